@@ -1,0 +1,1 @@
+"""Many requests in one forward pass: padding, masks, sampling and the generation loop."""

@@ -1,0 +1,189 @@
+"""The whole model: token ids in, logits out, for a rectangle of rows of unequal length."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from qwenlab.model.attention import BY_NAME, Attention
+from qwenlab.model.call import Call, close_up, plan
+from qwenlab.model.config import Config
+from qwenlab.model.layers import MLP, RMSNorm, rotary_table
+from qwenlab.model.state import State
+
+
+class Layer(nn.Module):
+    """Attention, then MLP, each on a normed input and added to what came in (pre-norm residual)."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, call: Call, number: int) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), call, number)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Decoder(nn.Module):
+    """Embedding, layers, final norm: ids (B, W) to hidden (B, W, hidden)."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(self, input_ids: Tensor, call: Call) -> Tensor:
+        x = self.embed_tokens(input_ids)
+        for number, layer in enumerate(self.layers):
+            x = layer(x, call, number)
+        return x
+
+
+class Model(nn.Module):
+    """A dense Qwen3 (arXiv:2505.09388), equal to the reference implementation, parameters named as published.
+
+    `config` is its shape, `stop_ids` a frozenset of the ids that end an answer. `attention` is "sdpa", "eager" or a
+    function attention(q, k, v, mask, scale) with the shapes of `qwenlab.model.attention.eager`.
+    """
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.config = config
+        self.stop_ids = frozenset(config.eos_token_id)
+        self.attention = "sdpa"
+        self.model = Decoder(config)
+        if not config.tie_word_embeddings:
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=config.initializer_range)
+
+    @property
+    def attention(self) -> str | Callable:
+        return self._attention
+
+    @attention.setter
+    def attention(self, value: str | Callable) -> None:
+        if not callable(value) and value not in BY_NAME:
+            raise ValueError(f"attention is {value!r}, expected 'sdpa', 'eager' or a function (q, k, v, mask, scale)")
+        self._attention = value
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.embed_tokens.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.embed_tokens.weight.device
+
+    def new_state(self, batch_size: int, capacity: int | None = None) -> State:
+        """An empty state for `batch_size` rows of `capacity` tokens each (None = it grows by doubling)."""
+        return State(self.config, batch_size, capacity, self.dtype, self.device)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        state: State | None = None,
+        *,
+        rows=None,
+        position_ids: Tensor | None = None,
+        last_only: bool = False,
+    ) -> Tensor:
+        """Logits for the next token after each real token of this call.
+
+        input_ids (B, T) int64; attention_mask (B, T) bool marks the real tokens of this call only (True = real;
+        pads left, right or inside), None = all real. Returns (B, T, vocab) float32 with zeros at pads, or with
+        `last_only` (B, vocab) of each row's last real token.
+
+        With a `state` the row's earlier tokens are seen and this call's are added; `rows` (B,) names the state's
+        rows (None = all, in order). A row without a real token stays as it is, its logits are 0. A state is for
+        inference: no gradients are kept.
+
+        Without a state, `attention_mask` may also be the reader's own (B, 1, T, T) bool mask, True = may attend.
+        Then nothing is closed up: the rectangle is computed as given, pads included, at `position_ids` (B, T)
+        int64 (default 0..T-1).
+
+        Raises ValueError for ids outside the vocabulary, a mask of another shape or type, a row without a real
+        token and without a state, a row longer than the state's capacity.
+        """
+        input_ids = input_ids.to(self.device)
+        if attention_mask is not None:
+            attention_mask = attention_mask.to(self.device)
+        own_mask = attention_mask is not None and attention_mask.dim() == 4
+        check_call(input_ids, attention_mask, state, rows, position_ids, own_mask)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and state is None):
+            if own_mask:
+                return self._as_given(input_ids, attention_mask, position_ids, last_only)
+            return self._closed_up(input_ids, attention_mask, state, rows, last_only)
+
+    def _closed_up(self, input_ids, attention_mask, state, rows, last_only) -> Tensor:
+        ids, counts, real = close_up(input_ids, attention_mask)
+        if state is None and not bool((counts > 0).all()):
+            raise ValueError(f"row {int((counts == 0).nonzero()[0])} has no real token and there is no state")
+        check_ids(ids, self.config.vocab_size)
+        call = plan(self.config, self._function(), self.dtype, self.device, counts, real, state, rows)
+        hidden = self.model(ids, call)
+        if state is not None:
+            state.lengths[state.row_index(rows)] += counts  # last, so that an interrupted call leaves no trace
+        if last_only:
+            last = (counts - 1).clamp(min=0).to(self.device)
+            logits = self._head(hidden[torch.arange(len(ids), device=self.device), last])  # (B, vocab)
+            return logits if real is None else logits.masked_fill((counts == 0).to(self.device)[:, None], 0)
+        logits = self._head(hidden)  # (B, W, vocab)
+        if real is None:
+            return logits
+        out = logits.new_zeros(*input_ids.shape, logits.shape[-1])  # (B, T, vocab)
+        out[attention_mask] = logits[real]  # both list the real tokens row by row, in order
+        return out
+
+    def _as_given(self, input_ids, mask, position_ids, last_only) -> Tensor:
+        check_ids(input_ids, self.config.vocab_size)
+        if position_ids is None:
+            position_ids = torch.arange(input_ids.shape[1])[None]
+        position_ids = position_ids.to(self.device)
+        cos, sin = rotary_table(position_ids, self.config.head_dim, self.config.rope_theta, self.dtype)
+        hidden = self.model(input_ids, Call(self._function(), cos, sin, mask))
+        return self._head(hidden[:, -1] if last_only else hidden)
+
+    def _function(self) -> Callable:
+        return BY_NAME[self._attention] if isinstance(self._attention, str) else self._attention
+
+    def _head(self, hidden: Tensor) -> Tensor:
+        hidden = self.model.norm(hidden)
+        weight = self.model.embed_tokens.weight if self.config.tie_word_embeddings else self.lm_head.weight
+        return nn.functional.linear(hidden, weight).float()
+
+
+def check_call(input_ids, attention_mask, state, rows, position_ids, own_mask) -> None:
+    """Raises ValueError, in one line, for arguments that don't fit each other."""
+    if input_ids.dim() != 2 or input_ids.dtype != torch.int64 or 0 in input_ids.shape:
+        raise ValueError(f"input_ids is {tuple(input_ids.shape)} {input_ids.dtype}, expected (B, T) int64, T >= 1")
+    batch, width = input_ids.shape
+    if attention_mask is not None:
+        expected = (batch, 1, width, width) if own_mask else (batch, width)
+        if tuple(attention_mask.shape) != expected or attention_mask.dtype != torch.bool:
+            raise ValueError(
+                f"attention_mask is {tuple(attention_mask.shape)} {attention_mask.dtype}, expected {expected} bool: "
+                "True at the real tokens of this call"
+            )
+    if own_mask and state is not None:
+        raise ValueError("a (B, 1, T, T) mask works without a state only: a state hides pads by itself")
+    if position_ids is not None and (not own_mask or position_ids.shape[-1] != width or position_ids.dim() != 2):
+        raise ValueError(f"position_ids needs a (B, 1, T, T) mask beside it and the shape {(batch, width)}")
+    if rows is not None and state is None:
+        raise ValueError("rows names rows of a state, but there is no state")
+
+
+def check_ids(ids: Tensor, vocab_size: int) -> None:
+    """Raises ValueError naming the first id outside the vocabulary. A GPU's decode step isn't made to wait for it."""
+    if ids.device.type != "cpu" and ids.shape[1] == 1:
+        return
+    low, high = torch.aminmax(ids)
+    if low < 0 or high >= vocab_size:
+        row, column = ((ids < 0) | (ids >= vocab_size)).nonzero()[0].tolist()
+        raise ValueError(f"row {row}: token id {int(ids[row, column])} is outside the vocabulary (0 to {vocab_size - 1})")

@@ -1,0 +1,121 @@
+"""What a batch of rows remembers between calls, in one object: keys and values, and how many tokens each row holds."""
+
+import torch
+from torch import Tensor
+
+from qwenlab.model.config import Config
+
+
+class State:
+    """The memory of `batch_size` rows. Made by `model.new_state`, read and written by `model(..., state=state)`.
+
+    `lengths` (B,) int64: real tokens each row holds, kept on the host so that a decode step knows its shapes
+    without asking the device. `layers[n]` holds layer n's tensors by name, rows first:
+    "keys" and "values" (B, KVH, C, D), of which row b has `lengths[b]` positions in use. No pad is ever stored.
+
+    With `capacity` (tokens a row) the tensors are made once and a longer row is refused; with None they start
+    empty and double when needed.
+    """
+
+    def __init__(self, config: Config, batch_size: int, capacity: int | None, dtype: torch.dtype, device: torch.device):
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}, expected at least 1 row")
+        if capacity is not None and capacity < 1:
+            raise ValueError(f"capacity is {capacity}, expected at least 1 token a row, or None to grow")
+        self.fixed = capacity is not None
+        self.lengths = torch.zeros(batch_size, dtype=torch.int64)
+        shape = (batch_size, config.num_key_value_heads, capacity or 0, config.head_dim)
+        # Zeros, not empty: a masked weight of 0 times a NaN left in unused memory would still be NaN.
+        self.layers = [
+            {name: torch.zeros(shape, dtype=dtype, device=device) for name in ("keys", "values")}
+            for _ in range(config.num_hidden_layers)
+        ]
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def capacity(self) -> int:
+        """Tokens a row can hold before the tensors must grow."""
+        return self.layers[0]["keys"].shape[2]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors held, `lengths` included."""
+        return self.lengths.nbytes + sum(t.nbytes for layer in self.layers for t in layer.values())
+
+    def select(self, rows) -> "State":
+        """A new state of the rows named by an index tensor or list (repeats allowed) or a bool tensor (B,)."""
+        index = self.row_index(rows)
+        return self._map(lambda t: t.index_select(0, index.to(t.device)))
+
+    def repeat(self, n: int) -> "State":
+        """A new state in which row i has become rows i*n .. i*n+n-1."""
+        if n < 1:
+            raise ValueError(f"n is {n}, expected at least 1 copy a row")
+        return self.select(torch.arange(self.batch_size).repeat_interleave(n))
+
+    def snapshot(self) -> "State":
+        """A copy that later calls leave as it is."""
+        return self._map(torch.clone)
+
+    def reset(self, rows=None) -> None:
+        """Empties the rows in place (all, if None): length 0 and nothing of the last request left behind."""
+        index = self.row_index(rows)
+        self.lengths[index] = 0
+        for layer in self.layers:
+            for t in layer.values():
+                t.index_fill_(0, index.to(t.device), 0)
+
+    def put(self, rows, other: "State") -> None:
+        """Copies the rows of `other`, in order, over the rows named here, in place."""
+        index = self.row_index(rows)
+        if len(index) != other.batch_size:
+            raise ValueError(f"put got {len(index)} rows for a state of {other.batch_size}")
+        if len(index.unique()) != len(index):
+            raise ValueError(f"put names a row twice: {index.tolist()}")
+        used = int(other.lengths.max())
+        self.make_room(used, index[int(other.lengths.argmax())])
+        self.reset(index)
+        self.lengths[index] = other.lengths
+        for mine, theirs in zip(self.layers, other.layers, strict=True):
+            for name, t in mine.items():
+                # (N, KVH, used, D): the tokens in use; what lies beyond is empty on both sides
+                t[index.to(t.device), :, :used] = theirs[name][:, :, :used]
+
+    def make_room(self, length: int, row: int = 0) -> None:
+        """Makes sure that a row can hold `length` tokens. Raises ValueError, naming `row`, if capacity is fixed."""
+        if length <= self.capacity:
+            return
+        if self.fixed:
+            raise ValueError(f"row {int(row)} would hold {length} tokens, its state has room for {self.capacity}")
+        grown = max(length, 2 * self.capacity)
+        for layer in self.layers:
+            for name, t in layer.items():
+                bigger = t.new_zeros(*t.shape[:2], grown, t.shape[3])  # (B, KVH, C', D)
+                bigger[:, :, : t.shape[2]] = t
+                layer[name] = bigger
+
+    def row_index(self, rows) -> Tensor:
+        """`rows` (None, int list, index or bool tensor) as host row numbers (N,) int64. Raises ValueError."""
+        if rows is None:
+            return torch.arange(self.batch_size)
+        index = torch.as_tensor(rows).cpu().reshape(-1)
+        if index.dtype == torch.bool:
+            if len(index) != self.batch_size:
+                raise ValueError(f"a bool choice of rows has {len(index)} entries, the state {self.batch_size} rows")
+            index = index.nonzero()[:, 0]
+        index = index.long()
+        if len(index) == 0:
+            raise ValueError("no row was chosen")
+        if index.min() < 0 or index.max() >= self.batch_size:
+            raise ValueError(f"rows {index.tolist()} are not all within 0..{self.batch_size - 1}")
+        return index
+
+    def _map(self, change) -> "State":
+        new = object.__new__(State)
+        new.fixed = self.fixed
+        new.lengths = change(self.lengths)
+        new.layers = [{name: change(t) for name, t in layer.items()} for layer in self.layers]
+        return new
