@@ -1,0 +1,226 @@
+"""Small arithmetic problems with whole-number answers, made from a seed: what the shipped tiny models can solve.
+
+A problem is held out by its *calculation* (operation and numbers), never by its text. So a product that is held out
+stays unseen in every wording, in either order of its factors, and as a word problem too.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from qwenlab.tasks.wordings import ask
+
+# Share of each kind in a mixed set; the shares add up to 1.
+KINDS = {"sum": 0.28, "mixed": 0.20, "product": 0.15, "equation": 0.15, "word": 0.22}
+SPLITS = ("train", "held-out")
+HELD_OUT_ONE_IN = 5
+# After this many draws in a row without a new calculation of a kind, there are too few left to go on.
+MAX_TRIES = 5000
+
+
+@dataclass(frozen=True)
+class Calculation:
+    """What is to be computed, wording aside.
+
+    `operation` and its `numbers`, in the order in which the question names them:
+
+    - ``add``: any count of signed numbers, ``12 + 5 - 3`` is (12, 5, -3);
+    - ``multiply``: a * b;  ``divide``: a / b, without remainder;
+    - ``multiply-add``: a * b + c, where c may be negative;
+    - ``more``: a + (a + b), "Tom has b more than Ann";
+    - ``solve``: the x of a * x + b = c, where b may be negative or 0.
+    """
+
+    operation: str
+    numbers: tuple[int, ...]
+
+    @property
+    def answer(self) -> int:
+        match self.operation, self.numbers:
+            case "add", terms:
+                return sum(terms)
+            case "multiply", (a, b):
+                return a * b
+            case "divide", (a, b):
+                return a // b
+            case "multiply-add", (a, b, c):
+                return a * b + c
+            case "more", (a, b):
+                return a + a + b
+            case "solve", (a, b, c):
+                return (c - b) // a
+        raise ValueError(f"no such operation: {self.operation!r} of {len(self.numbers)} numbers")
+
+    @property
+    def key(self) -> str:
+        """Operation and numbers, the same text for the same calculation: ``"multiply 4 23"`` also for 23 * 4.
+
+        Where an operation commutes the numbers are sorted. An equation with one step is what solves it: x + 34 = 83
+        has the key of 83 - 34, and 9x = 63 that of 63 / 9.
+        """
+        match self.operation, self.numbers:
+            case "solve", (1, b, c):
+                return Calculation("add", (c, -b)).key
+            case "solve", (a, 0, c):
+                return Calculation("divide", (c, a)).key
+            case "more", (a, b):
+                return Calculation("add", (a, a, b)).key
+            case (("add" | "multiply"), numbers):
+                numbers = sorted(numbers)
+            case "multiply-add", (a, b, c):
+                numbers = (*sorted((a, b)), c)
+            case _, numbers:
+                pass
+        return " ".join([self.operation, *map(str, numbers)])
+
+    @property
+    def split(self) -> str:
+        """``"held-out"`` for one calculation in five, by a hash of its key; else ``"train"``."""
+        digest = hashlib.sha256(self.key.encode()).digest()
+        return "held-out" if int.from_bytes(digest[:4], "big") % HELD_OUT_ONE_IN == 0 else "train"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One question with its right answer. `number` is its own, kept wherever the problem goes: it seeds its samples."""
+
+    number: int
+    kind: str
+    question: str
+    answer: str
+    key: str
+    calculation: Calculation | None = None
+
+
+def arithmetic_problems(
+    n: int, seed: int = 0, split: str = "held-out", kinds: Sequence[str] | None = None
+) -> list[Problem]:
+    """n problems, no two of them with the same key, numbered from 0.
+
+    The same arguments give the same problems on every machine, and fewer of them are the first of more.
+    `kinds` limits them to some of KINDS, whose shares keep their proportions.
+    Raises ValueError for an unknown split or kind, a negative n, or more problems than there are.
+    """
+    if n < 0:
+        raise ValueError(f"n is {n}; expected 0 or more")
+    seen: set[str] = set()
+    stream = problem_stream(seed, split, kinds, seen)
+    problems = []
+    for _ in range(n):
+        problem = next(stream)
+        seen.add(problem.key)
+        problems.append(problem)
+    return problems
+
+
+def problem_stream(
+    seed: int, split: str, kinds: Sequence[str] | None = None, seen: set[str] | None = None
+) -> Iterator[Problem]:
+    """Problems without end. Keys in `seen` are left out; the caller may add to it between two problems."""
+    if split not in SPLITS:
+        raise ValueError(f"split is {split!r}; expected one of {', '.join(SPLITS)}")
+    kinds = list(KINDS) if kinds is None else list(kinds)
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown or not kinds:
+        raise ValueError(f"kinds has {unknown or 'nothing'}; expected some of {', '.join(KINDS)}")
+    return _stream(random.Random(f"arithmetic {seed} {split}"), split, kinds, set() if seen is None else seen)
+
+
+def _stream(rng: random.Random, split: str, kinds: list[str], seen: set[str]) -> Iterator[Problem]:
+    shares = [KINDS[kind] for kind in kinds]
+    number = 0
+    while True:
+        kind = rng.choices(kinds, shares)[0]
+        for _ in range(MAX_TRIES):
+            calculation = DRAW[kind](rng)
+            if calculation.split == split and calculation.key not in seen:
+                break
+        else:
+            raise ValueError(f"no new {split} problem of kind {kind!r} after {number} problems: ask for fewer")
+        question = ask(rng, kind, calculation.operation, calculation.numbers)
+        yield Problem(number, kind, question, str(calculation.answer), calculation.key, calculation)
+        number += 1
+
+
+def draw_number(rng: random.Random) -> int:
+    """Two in five have one digit (2 to 9), three in five have two (10 to 49)."""
+    return rng.randint(2, 9) if rng.random() < 0.4 else rng.randint(10, 49)
+
+
+def draw_sum(rng: random.Random) -> Calculation:
+    count = rng.choices([2, 3, 4, 5, 6], [28, 26, 20, 14, 12])[0]
+    return Calculation("add", tuple(draw_number(rng) for _ in range(count)))
+
+
+def draw_mixed(rng: random.Random) -> Calculation:
+    """Three to five numbers with at least one plus and one minus, whose running total is never negative."""
+    count = rng.choices([3, 4, 5], [50, 30, 20])[0]
+    while True:
+        terms = [draw_number(rng) for _ in range(count)]
+        signs = [1] + [rng.choice([1, -1]) for _ in terms[1:]]
+        if len(set(signs[1:])) == 2 and (total := _signed(terms, signs)) is not None:
+            return Calculation("add", total)
+
+
+def _signed(terms: list[int], signs: list[int]) -> tuple[int, ...] | None:
+    total, signed = 0, []
+    for term, sign in zip(terms, signs, strict=True):
+        total += sign * term
+        signed.append(sign * term)
+        if total < 0:
+            return None
+    return tuple(signed)
+
+
+def draw_product(rng: random.Random) -> Calculation:
+    """Mostly two digits by one. The larger factor goes up to 99 there, or too few of them could be held out."""
+    if rng.random() < 0.3:
+        return Calculation("multiply", (rng.randint(10, 49), rng.randint(10, 49)))
+    factors = [rng.randint(10, 99), rng.randint(2, 9)]
+    rng.shuffle(factors)
+    return Calculation("multiply", tuple(factors))
+
+
+def draw_equation(rng: random.Random) -> Calculation:
+    """a*x + b = c; one in five has no factor (a = 1), one in ten nothing added (b = 0)."""
+    x, form = draw_number(rng), rng.random()
+    a = 1 if form < 0.2 else rng.randint(2, 9)
+    b = 0 if form >= 0.9 else draw_number(rng)
+    if b <= a * x and rng.random() < 0.4:
+        b = -b
+    return Calculation("solve", (a, b, a * x + b))
+
+
+def draw_word(rng: random.Random) -> Calculation:
+    form = rng.random()
+    a, b = rng.randint(2, 9), draw_number(rng)
+    if form < 0.45:
+        return _draw_story(rng)
+    if form < 0.60:
+        return Calculation("multiply", (a, b))
+    if form < 0.75:
+        c = draw_number(rng)
+        return Calculation("multiply-add", (a, b, -c if c <= a * b and rng.random() < 0.5 else c))
+    if form < 0.87:
+        return Calculation("divide", (a * b, a))
+    return Calculation("more", (draw_number(rng), b))
+
+
+def _draw_story(rng: random.Random) -> Calculation:
+    """What someone has, then one to three gains and losses."""
+    count = rng.choices([2, 3, 4], [40, 40, 20])[0]
+    while True:
+        terms = [draw_number(rng) for _ in range(count)]
+        signed = _signed(terms, [1] + [rng.choice([1, -1]) for _ in terms[1:]])
+        if signed is not None:
+            return Calculation("add", signed)
+
+
+DRAW = {
+    "sum": draw_sum,
+    "mixed": draw_mixed,
+    "product": draw_product,
+    "equation": draw_equation,
+    "word": draw_word,
+}
