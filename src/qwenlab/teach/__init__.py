@@ -1,0 +1,25 @@
+"""What the lessons show and how answers are checked: heatmap, side_by_side, image, explore, check.
+
+Nothing heavy is loaded here: matplotlib and ipywidgets are imported only by the call that needs them.
+"""
+
+from importlib import import_module
+
+_HOME = {
+    "check": "checking",
+    "explore": "exploring",
+    "heatmap": "heatmaps",
+    "image": "pictures",
+    "side_by_side": "pictures",
+}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name):
+    if name not in _HOME:
+        raise AttributeError(f"qwenlab.teach has no {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(f"qwenlab.teach.{_HOME[name]}"), name)
+
+
+def __dir__():
+    return __all__

@@ -1,0 +1,199 @@
+"""`explore`: a picture with controls. Live it asks the kernel; in the built page every state is already there.
+
+One thing says that a page is being built: the environment variable QWENLAB_PAGE, set by `sphinx_page`.
+"""
+
+import itertools
+import json
+import os
+import sys
+from dataclasses import dataclass
+from html import escape
+
+from qwenlab.teach.palette import STYLE
+from qwenlab.teach.pictures import Html, bare_html
+
+MAX_STATES = 60  # a widget
+MAX_BYTES = 400_000  # of widget HTML, a page; one page is one kernel
+_spent = 0  # bytes of widget HTML that this kernel's page holds so far
+_ids = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Control:
+    """One argument of draw: its name, the values it takes, and how it is set (slider, checkbox, radio, menu)."""
+
+    name: str
+    values: list
+    kind: str
+
+    @property
+    def label(self):
+        return self.name.replace("_", " ")
+
+
+def explore(draw, **controls):
+    """Show draw(...) with one control for each argument; the first value of each control is where it starts.
+
+    draw returns a picture (anything with `_repr_html_`), a matplotlib figure or a string.
+    controls: a range or a list of numbers gives a slider; True or False a checkbox; up to four short strings
+        buttons; any other list a menu.
+    Live it returns an ipywidgets box. While a page is built (QWENLAB_PAGE) it returns HTML that holds every state.
+    Raises ValueError for a control without values and, in a page, for more than 60 states a widget or 400 kB a page.
+    """
+    controls = [_control(name, values) for name, values in controls.items()]
+    if os.environ.get("QWENLAB_PAGE"):
+        return _page(draw, controls)
+    try:
+        import ipywidgets
+    except ImportError:
+        return Html(
+            '<div class="qwl qwl-bad">explore needs ipywidgets: <code>pip install "ipywidgets&gt;=7.7"</code></div>',
+            'explore needs ipywidgets: pip install "ipywidgets>=7.7"',
+        )
+    return _live(draw, controls, ipywidgets)
+
+
+def _control(name, values):
+    if isinstance(values, bool):
+        return Control(name, [values, not values], "checkbox")
+    values = list(values)
+    if not values:
+        raise ValueError(f"explore: the control {name!r} has no values")
+    if all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values):
+        return Control(name, values, "slider")
+    short = len(values) <= 4 and all(len(str(v)) <= 24 for v in values)
+    return Control(name, values, "radio" if short else "menu")
+
+
+def _words(controls, state):
+    return ", ".join(f"{control.label}: {value}" for control, value in zip(controls, state, strict=True))
+
+
+def _draw(draw, controls, state):
+    """One state as HTML without our style sheet. Figures that draw leaves open are closed; an unreturned one counts."""
+    pyplot = _pyplot()
+    before = set(pyplot.get_fignums()) if pyplot else set()
+    try:
+        shown = draw(**{control.name: value for control, value in zip(controls, state, strict=True)})
+        pyplot = _pyplot()  # draw may have been the first to import it
+        if shown is None and pyplot and set(pyplot.get_fignums()) - before:
+            shown = pyplot.gcf()
+        return bare_html(shown)
+    finally:
+        if pyplot := _pyplot():
+            for number in set(pyplot.get_fignums()) - before:
+                pyplot.close(number)
+
+
+def _pyplot():
+    return sys.modules.get("matplotlib.pyplot")
+
+
+def _live(draw, controls, widgets):
+    """Core widgets only, present in ipywidgets 7.7 and in 8. One HTML widget holds the one picture."""
+    made = []
+    for control in controls:
+        options = [(str(value), i) for i, value in enumerate(control.values)]  # the index, so any value will do
+        if control.kind == "slider":
+            made.append(widgets.SelectionSlider(options=options, value=0, description=control.label))
+        elif control.kind == "checkbox":
+            made.append(widgets.Checkbox(value=control.values[0], description=control.label))
+        elif control.kind == "radio":
+            made.append(widgets.ToggleButtons(options=options, value=0, description=control.label))
+        else:
+            made.append(widgets.Dropdown(options=options, value=0, description=control.label))
+        made[-1].style.description_width = "initial"
+    picture = widgets.HTML()
+
+    def show(_change=None):
+        state = [
+            widget.value if control.kind == "checkbox" else control.values[widget.value]
+            for control, widget in zip(controls, made, strict=True)
+        ]
+        try:
+            html = _draw(draw, controls, state)
+        except Exception as error:  # a reader's own draw: the widget says what went wrong and stays alive
+            line = f"{_words(controls, state)}: {type(error).__name__}: {error}"
+            html = f'<div class="qwl qwl-bad">{escape(" ".join(line.split()))}</div>'
+        picture.value = STYLE + html
+
+    for widget in made:
+        widget.observe(show, names="value")
+    show()
+    return widgets.VBox([*made, picture])
+
+
+def _page(draw, controls):
+    """Every state, computed now. Equal pictures are stored once; <template>s cost nothing until they are shown."""
+    global _spent
+    states = list(itertools.product(*(control.values for control in controls)))
+    if len(states) > MAX_STATES:
+        counts = " x ".join(f"{len(control.values)} {control.label}" for control in controls)
+        raise ValueError(f"explore: {len(states)} states ({counts}), a page holds at most {MAX_STATES} a widget")
+    pictures, which = [], []
+    for state in states:
+        html = _draw(draw, controls, state)
+        if html not in pictures:
+            pictures.append(html)
+        which.append(pictures.index(html))
+    name = f"qwl-{next(_ids)}"
+    inputs = "".join(_input(control, f"{name}-{i}") for i, control in enumerate(controls))
+    templates = "".join(f"<template>{html}</template>" for html in pictures[1:])
+    first = escape(_words(controls, states[0]))
+    body = (
+        f'<div class="qwl qwl-explore" id="{name}"><div class="qwl-controls" hidden>{inputs}</div>'
+        f"<noscript><p>Scripts are off, so this is the first state only. {first}</p></noscript>"
+        f'<div class="qwl-said" role="status"></div><div class="qwl-state">{pictures[0]}</div>{templates}'
+        f"<script>{_script(name, controls, which)}</script></div>"
+    )
+    size = len((STYLE + body).encode())
+    if _spent + size > MAX_BYTES:
+        raise ValueError(
+            f"explore: this widget takes {size:,} bytes and the page's widgets before it {_spent:,}; "
+            f"a page holds at most {MAX_BYTES:,}. Draw less in a state or offer fewer states."
+        )
+    _spent += size
+    return Html(body, f"explore: {len(states)} states; the first is {_words(controls, states[0])}")
+
+
+def _input(control, name):
+    """A native input, so that the keyboard works as everywhere. Its value is the index of the control's value."""
+    label, last = escape(control.label), len(control.values) - 1
+    texts = [escape(str(value)) for value in control.values]
+    if control.kind == "slider":
+        return (
+            f'<label for="{name}">{label} <input type="range" id="{name}" min="0" max="{last}" value="0" '
+            f'autocomplete="off" aria-valuetext="{texts[0]}"><output for="{name}">{texts[0]}</output></label>'
+        )
+    if control.kind == "checkbox":
+        checked = " checked" if control.values[0] else ""
+        return f'<label><input type="checkbox" id="{name}" autocomplete="off"{checked}> {label}</label>'
+    if control.kind == "radio":
+        buttons = "".join(
+            f'<label><input type="radio" name="{name}" value="{i}" autocomplete="off"{" checked" if i == 0 else ""}> '
+            f"{text}</label>"
+            for i, text in enumerate(texts)
+        )
+        return f'<fieldset id="{name}"><legend>{label}</legend>{buttons}</fieldset>'
+    options = "".join(f'<option value="{i}">{text}</option>' for i, text in enumerate(texts))
+    return f'<label for="{name}">{label} <select id="{name}" autocomplete="off">{options}</select></label>'
+
+
+def _script(name, controls, which):
+    """Reads the controls, finds the picture of that state and shows a copy of it. `which` maps a state to a picture."""
+    data = [[control.kind, control.label, [str(value) for value in control.values]] for control in controls]
+    data = json.dumps(data).replace("</", "<\\/")
+    return f"""(()=>{{
+const root=document.getElementById("{name}"),controls={data},which={json.dumps(which)};
+const place=root.querySelector(".qwl-state"),first=place.innerHTML,kept=root.querySelectorAll(":scope>template");
+const read=(i)=>{{const kind=controls[i][0],el=document.getElementById("{name}-"+i);
+if(kind=="checkbox")return Number(el.checked!=(controls[i][2][0]=="True"));
+return Number(kind=="radio"?el.querySelector(":checked").value:el.value)}};
+const show=()=>{{let state=0,words=[];controls.forEach(([kind,label,texts],i)=>{{const at=read(i);
+state=state*texts.length+at;words.push(label+": "+texts[at]);if(kind=="slider"){{
+const el=document.getElementById("{name}-"+i);el.setAttribute("aria-valuetext",texts[at]);
+el.nextElementSibling.textContent=texts[at]}}}});
+place.innerHTML=which[state]?kept[which[state]-1].innerHTML:first;
+root.querySelector(".qwl-said").textContent=words.join(", ")}};
+root.addEventListener("input",show);root.querySelector(".qwl-controls").hidden=false}})()"""

@@ -1,0 +1,170 @@
+"""`heatmap`: a matrix with tokens on its axes and its values readable, as an HTML table or a matplotlib figure."""
+
+import math
+from dataclasses import dataclass
+from html import escape
+
+from qwenlab.teach import palette
+from qwenlab.teach.pictures import Html
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: its text, its kind (a CSS class of the palette), and for numbers a level from 0 to 100."""
+
+    text: str
+    kind: str  # t token, p pad, a allowed, m masked, n NaN, v number >= 0, g number < 0
+    level: int = 0
+
+    @property
+    def colour(self):
+        names = {"t": "token", "p": "pad", "a": "allowed", "m": "masked", "n": "alarm"}
+        if self.kind in names:
+            return palette.LIGHT[names[self.kind]]
+        return palette.mix(self.level, palette.PLUS if self.kind == "v" else palette.MINUS)
+
+
+class Heatmap(Html):
+    """What `heatmap` returns: shows itself as HTML, prints as text, and `.figure()` is its matplotlib form."""
+
+    def __init__(self, cells, rows, columns, title, alt, marked):
+        self.cells, self.rows, self.columns, self.title, self.alt = cells, rows, columns, title, alt
+        self.marked = marked
+        super().__init__(self._body(), self._plain())
+
+    def _body(self):
+        head = "".join(f'<th scope="col">{escape(label)}</th>' for label in self.columns)
+        lines = []
+        for i, row in enumerate(self.cells):
+            line = f'<tr><th scope="row">{escape(self.rows[i])}</th>'
+            for j, cell in enumerate(row):
+                kind = cell.kind
+                style = ""
+                if kind in "vg":
+                    style = f' style="--v:{cell.level}"'
+                    kind += " w" if palette.ink_on(cell.colour) == "#ffffff" else ""
+                kind += " x" if (i, j) in self.marked else ""
+                line += f'<td class="{kind}"{style}>{escape(cell.text)}</td>'
+            lines.append(line + "</tr>")
+        return (
+            f'<figure class="qwl"><figcaption>{escape(self.title)}</figcaption>'
+            f'<div class="qwl-box" tabindex="0" role="group" aria-label="{escape(self.alt)}"><table class="qwl-grid">'
+            f"<thead><tr><th></th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></figure>"
+        )
+
+    def _plain(self):
+        table = [["", *self.columns]]
+        table += [[label, *(cell.text for cell in row)] for label, row in zip(self.rows, self.cells, strict=True)]
+        widths = [max(len(line[k]) for line in table) for k in range(len(table[0]))]
+        lines = ["  ".join(text.rjust(w) for text, w in zip(line, widths, strict=True)) for line in table]
+        return "\n".join(([self.title] if self.title else []) + lines)
+
+    def figure(self):
+        """The same picture as a matplotlib figure (light palette), for slides and print."""
+        from matplotlib.patches import Rectangle
+        from matplotlib.pyplot import close, subplots
+
+        longest = max(len(cell.text) for row in self.cells for cell in row)
+        width = 0.25 + 0.09 * max(longest, *map(len, self.columns))  # inches a column
+        size = (1 + width * len(self.columns), 0.8 + 0.34 * len(self.rows))
+        figure, axes = subplots(figsize=size, layout="constrained")
+        for i, row in enumerate(self.cells):
+            for j, cell in enumerate(row):
+                style = {"edgecolor": palette.LIGHT["line"], "facecolor": cell.colour}
+                if cell.kind == "p":
+                    style |= {"hatch": "////", "edgecolor": palette.LIGHT["hatch"]}
+                if (i, j) in self.marked:
+                    style |= {"edgecolor": palette.LIGHT["ink"], "linewidth": 2, "zorder": 2}
+                axes.add_patch(Rectangle((j + 0.04, i + 0.06), 0.92, 0.88, **style))
+                weight = "bold" if cell.kind == "n" else "normal"
+                axes.text(
+                    j + 0.5, i + 0.52, _plain_math(cell.text), ha="center", va="center", fontsize=9, family="monospace",
+                    color=palette.ink_on(cell.colour), weight=weight, zorder=3,
+                )  # fmt: skip
+        axes.set(xlim=(0, len(self.columns)), ylim=(len(self.rows), 0), title=_plain_math(self.title))
+        axes.set_xticks([j + 0.5 for j in range(len(self.columns))], [_plain_math(c) for c in self.columns])
+        axes.set_yticks([i + 0.5 for i in range(len(self.rows))], [_plain_math(r) for r in self.rows])
+        axes.tick_params(length=0, labeltop=True, labelbottom=False, colors=palette.LIGHT["muted"])
+        axes.spines[:].set_visible(False)
+        close(figure)  # it shows once, as the cell's value; none stay open
+        return figure
+
+
+def heatmap(values, rows=None, columns=None, *, title="", alt=None, pads=None, marked=()):
+    """Draw a matrix: rows are requests, columns are positions, steps or keys.
+
+    values: (R, C) tensor, array or nested lists. bool: a mask, True (may attend, real) light and False dark.
+        int or str: tokens, ids or positions, filled cells with their text. float: numbers on the scale from 0 to the
+        largest absolute value; NaN says NaN, -inf is a dark cell that says -inf.
+    rows, columns: R and C labels (default: 0, 1, 2, ...). pads: (R, C) bool, True = this cell is a pad (hatched).
+    alt: one sentence for readers who do not see it (default: the title and the size). marked: cells (row, column) to
+    outline. Raises ValueError for anything that is not a matrix, or labels of another length.
+    """
+    values = _matrix(values, "values")
+    height, width = len(values), len(values[0])
+    rows = _labels(rows, height, "rows")
+    columns = _labels(columns, width, "columns")
+    pads = [[False] * width] * height if pads is None else _matrix(pads, "pads")
+    if (len(pads), len(pads[0])) != (height, width):
+        raise ValueError(f"heatmap: pads is {len(pads)} x {len(pads[0])}, values are {height} x {width}")
+    flat = [v for row in values for v in row]
+    if any(isinstance(v, float) for v in flat):
+        flat = [float(v) for v in flat]
+        values = [[float(v) for v in row] for row in values]
+    largest = max((abs(v) for v in flat if isinstance(v, float) and math.isfinite(v)), default=0)
+    cells = [
+        [_cell(v, pad, largest) for v, pad in zip(row, pad_row, strict=True)]
+        for row, pad_row in zip(values, pads, strict=True)
+    ]
+    alt = alt or f"{title or 'Heatmap'}: {height} rows, {width} columns."
+    return Heatmap(cells, rows, columns, title, alt, set(map(tuple, marked)))
+
+
+def _cell(value, pad, largest):
+    if isinstance(value, float):
+        if math.isnan(value):
+            return Cell("NaN", "n")  # even at a pad: NaN must be seen
+        if value == -math.inf:
+            return Cell("-inf", "p" if pad else "m")
+        level = 100 if value == math.inf else round(100 * abs(value) / largest) if largest else 0
+        return Cell(_number(value), "p" if pad else "g" if value < 0 else "v", level)
+    if isinstance(value, bool):
+        return Cell(str(int(value)), "p" if pad else "a" if value else "m")
+    return Cell(_token(str(value)), "p" if pad else "t")
+
+
+def _number(value):
+    if value == 0 or value == math.inf:
+        return "0" if value == 0 else "inf"
+    return f"{value:.2f}" if 0.01 <= abs(value) < 100 else f"{value:.1e}" if abs(value) < 0.01 else f"{value:.4g}"
+
+
+def _token(text):
+    """A token's text in which white space can be seen."""
+    return text.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣") or "∅"
+
+
+def _plain_math(text):
+    return text.replace("$", r"\$")
+
+
+def _matrix(values, name):
+    """Tensor, array or nested lists -> lists of Python values, all of one length."""
+    shape = getattr(values, "shape", None)
+    if shape is not None and len(shape) != 2:
+        raise ValueError(f"heatmap: {name} must be a matrix, got shape {tuple(shape)}; pick one, as in mask[0, 0]")
+    values = values.tolist() if hasattr(values, "tolist") else list(values)
+    values = [row.tolist() if hasattr(row, "tolist") else list(row) for row in values]
+    if not values or not values[0]:
+        raise ValueError(f"heatmap: {name} is empty, there is nothing to draw")
+    for i, row in enumerate(values):
+        if len(row) != len(values[0]):
+            raise ValueError(f"heatmap: row {i} of {name} has {len(row)} cells, row 0 has {len(values[0])}")
+    return values
+
+
+def _labels(labels, count, name):
+    labels = [str(label) for label in (range(count) if labels is None else labels)]
+    if len(labels) != count:
+        raise ValueError(f"heatmap: {len(labels)} labels in {name}, but the matrix has {count} {name}")
+    return [_token(label) if name == "columns" else label.replace("\n", "⏎") for label in labels]

@@ -1,0 +1,114 @@
+"""The one palette and the one visual language: CSS variables for HTML, the same values for matplotlib.
+
+A real token is a filled cell with its text. A pad is a pale hatched cell. A masked pair is a dark cell, an allowed
+one light. NaN is a cell that says NaN in ALARM, which nothing else uses. Colour is never the only signal: every cell
+has its text, and pads are hatched. Hues are told apart by colour-blind readers (blue against amber, as in
+Okabe and Ito, "Color Universal Design", 2008).
+"""
+
+LIGHT = {
+    "ink": "#1c2127",  # text
+    "paper": "#ffffff",  # behind the picture
+    "muted": "#59636e",  # axis labels
+    "line": "#c3cad2",  # cell borders
+    "token": "#a5d0f0",
+    "pad": "#f3f2ed",
+    "hatch": "#d3d1c7",
+    "pad-ink": "#5b594f",
+    "allowed": "#fbf3dc",
+    "masked": "#3b424b",
+    "alarm": "#b5004f",
+    "good": "#00664b",  # a check that passed
+}
+DARK = LIGHT | {
+    "ink": "#e8ebee",
+    "paper": "#14181e",
+    "muted": "#a9b3bd",
+    "line": "#5a636d",
+    "token": "#8dbfe4",
+    "pad": "#d6d4cb",
+    "hatch": "#b9b6aa",
+    "pad-ink": "#45433b",
+    "allowed": "#e9dfc2",
+    "masked": "#39414b",
+    "good": "#5fd0a8",
+}
+# Numbers keep one scale in both themes: from LOW at 0 to PLUS or MINUS at the largest absolute value.
+LOW, PLUS, MINUS = "#e8eef5", "#00498a", "#a85800"
+
+
+def rgb(colour):
+    """'#rrggbb' -> three floats in [0, 1]."""
+    return tuple(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+
+
+def mix(level, high):
+    """The colour `level` (0 to 100) per cent of the way from LOW to `high`, as CSS color-mix(in srgb) computes it."""
+    pairs = zip(rgb(LOW), rgb(high), strict=True)
+    return "#" + "".join(f"{round(255 * (a + (b - a) * level / 100)):02x}" for a, b in pairs)
+
+
+def luminance(colour):
+    """Relative luminance of a colour (WCAG 2.1)."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb(colour)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def ink_on(colour):
+    """Black or white, whichever reads better on `colour`: at least 4.5 to 1 on any colour."""
+    return "#ffffff" if luminance(colour) < 0.179 else "#000000"
+
+
+def _variables(colours):
+    return "".join(f"--qwl-{name}:{value};" for name, value in colours.items())
+
+
+# Who says that the page is dark: the book theme, JupyterLab, Colab, VS Code; else the reader's system.
+_DARK_PAGES = ("html[data-theme=dark]", "body[data-jp-theme-light=false]", "html[theme=dark]", "body.vscode-dark")
+_UNSAID = "html:not([data-theme=light]):not([data-theme=dark]) body:not([data-jp-theme-light]):not(.vscode-light)"
+
+# Class names are doubled (.qwl.qwl) so that they win over the table rules of the book theme and of JupyterLab.
+STYLE = f"""<style>
+.qwl{{{_variables(LIGHT)}}}
+@media(prefers-color-scheme:dark){{{_UNSAID} .qwl{{{_variables(DARK)}}}}}
+{",".join(f"{page} .qwl" for page in _DARK_PAGES)}{{{_variables(DARK)}}}
+.qwl.qwl{{color:var(--qwl-ink);background:var(--qwl-paper);font:14px/1.4 system-ui,sans-serif;max-width:100%;
+margin:0;padding:6px;border-radius:6px;box-sizing:border-box}}
+.qwl.qwl .qwl{{padding:0}}
+.qwl-side{{display:flex;flex-wrap:wrap;gap:8px 24px;align-items:flex-start}}
+.qwl-side>*{{min-width:0}}
+.qwl.qwl figcaption{{font-weight:600;margin:0 0 2px;color:inherit;text-align:left}}
+.qwl-box{{overflow-x:auto;max-width:100%}}
+.qwl.qwl .qwl-grid{{border-collapse:separate;border-spacing:2px;margin:0;width:auto;border:0;background:none;
+table-layout:auto}}
+.qwl.qwl .qwl-grid tr{{background:none}}
+.qwl.qwl .qwl-grid :is(td,th){{padding:0 5px;height:25px;min-width:16px;border:0;text-align:center;white-space:pre;
+vertical-align:middle;font:12px/1 ui-monospace,Menlo,Consolas,monospace;color:var(--qwl-muted);background:none}}
+.qwl.qwl .qwl-grid tbody th{{position:sticky;left:0;background:var(--qwl-paper);text-align:right}}
+.qwl.qwl .qwl-grid td{{border:1px solid var(--qwl-line);border-radius:3px;color:#000}}
+.qwl.qwl .qwl-grid td.t{{background:var(--qwl-token)}}
+.qwl.qwl .qwl-grid td.p{{color:var(--qwl-pad-ink);background:repeating-linear-gradient(
+135deg,var(--qwl-hatch) 0 1.5px,var(--qwl-pad) 1.5px 6px)}}
+.qwl.qwl .qwl-grid td.a{{background:var(--qwl-allowed)}}
+.qwl.qwl .qwl-grid td.m{{background:var(--qwl-masked);color:#fff}}
+.qwl.qwl .qwl-grid td.n{{background:var(--qwl-alarm);color:#fff;font-weight:700}}
+.qwl.qwl .qwl-grid td.v{{background:color-mix(in srgb,{PLUS} calc(var(--v)*1%),{LOW})}}
+.qwl.qwl .qwl-grid td.g{{background:color-mix(in srgb,{MINUS} calc(var(--v)*1%),{LOW})}}
+.qwl.qwl .qwl-grid td.w{{color:#fff}}
+.qwl.qwl .qwl-grid td.x{{outline:3px solid var(--qwl-ink);outline-offset:-3px}}
+.qwl.qwl img{{max-width:100%;height:auto;background:#fff}}
+.qwl-controls{{display:flex;flex-wrap:wrap;gap:6px 22px;align-items:center;margin:0 0 8px}}
+.qwl-controls[hidden]{{display:none}}
+.qwl-controls :is(label,fieldset){{display:inline-flex;flex-wrap:wrap;gap:7px;align-items:center;margin:0;padding:0;
+border:0;min-width:0;color:inherit}}
+.qwl-controls legend{{float:left;padding:0;margin:0;width:auto;font:inherit;color:inherit}}
+.qwl-controls :is(input,select){{accent-color:var(--qwl-token);margin:0;min-height:24px}}
+.qwl-controls select{{color:var(--qwl-ink);background:var(--qwl-paper);border:1px solid var(--qwl-line)}}
+.qwl-controls output{{min-width:2.5em;font-weight:600}}
+.qwl-controls :focus-visible{{outline:2px solid var(--qwl-ink);outline-offset:2px}}
+.qwl-said{{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap}}
+.qwl-bad{{border-left:4px solid var(--qwl-muted);padding-left:8px}}
+.qwl-good{{border-left:4px solid var(--qwl-good);padding-left:8px}}
+.qwl.qwl p{{margin:3px 0}}
+.qwl.qwl code{{font-size:12px;color:inherit;background:none;border:0;padding:0}}
+</style>"""
