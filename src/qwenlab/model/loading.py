@@ -1,0 +1,138 @@
+"""From a name to a model and its tokenizer: a shipped tiny model, a folder, or a checkpoint of the Hugging Face hub."""
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+
+from qwenlab.errors import QwenlabError
+from qwenlab.model.config import Config, as_ids, read_json
+from qwenlab.model.model import Model
+from qwenlab.model.tokenizer import Tokenizer
+from qwenlab.model.weights import load_weights
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# Only these are fetched: weights that can't hold code, settings, and the template, which runs in a sandbox.
+WANTED = ["*.safetensors", "*.json", "chat_template.jinja"]
+
+
+class CheckpointError(QwenlabError):
+    """The name leads to no checkpoint, or the checkpoint can't be had or lacks a file."""
+
+
+def load(name, dtype=None, device=None) -> tuple[Model, Tokenizer]:
+    """The model and the tokenizer of a checkpoint.
+
+    name: a shipped model ("tiny"; a folder of that name is "./tiny"), else a folder in Hugging Face layout
+    (config.json, tokenizer.json, *.safetensors), else a hub id ("Qwen/Qwen3-0.6B"), which is downloaded once.
+    dtype: a torch.dtype or its name; None = float32 on a CPU, bfloat16 on a GPU. device: None = a GPU if there is one.
+
+    The model comes ready for inference: `eval()`, and no parameter asks for gradients. Call
+    `model.requires_grad_(True)` to train it. `model.stop_ids` are the ids that end an answer.
+    Raises CheckpointError, ConfigError, WeightsError, TokenizerError or ChatTemplateError, each in one line.
+    """
+    device = choose_device(device)
+    dtype = choose_dtype(dtype, device)
+    folder = find_checkpoint(name)
+    config = Config.from_folder(folder)
+    tokenizer = Tokenizer.from_folder(folder, vocab_size=config.vocab_size)
+    with torch.device("meta"):  # shapes without numbers: the file's tensors take their places
+        model = Model(config)
+    load_weights(model, folder, dtype=dtype, device=device)
+    model.stop_ids = stop_ids(folder, config)
+    return model.eval().requires_grad_(False), tokenizer
+
+
+def shipped_names() -> list[str]:
+    """The names of the tiny models that come with qwenlab."""
+    return sorted(path.parent.name for path in shipped_folder().glob("*/config.json"))
+
+
+def shipped_folder() -> Path:
+    return Path(str(files("qwenlab"))) / "checkpoints"
+
+
+def stop_ids(folder: Path, config: Config) -> frozenset[int]:
+    """generation_config.json's eos_token_id, else config.json's: only the first knows all of them (Qwen3 has two)."""
+    path = folder / "generation_config.json"
+    ids = as_ids(read_json(path, CheckpointError).get("eos_token_id")) if path.exists() else ()
+    for id in ids:
+        if isinstance(id, bool) or not isinstance(id, int):
+            raise CheckpointError(f"{path}: eos_token_id holds {id!r}, expected whole numbers")
+    return frozenset(ids or config.eos_token_id)
+
+
+def choose_device(device) -> torch.device:
+    """The device asked for, or a GPU if there is one, else the CPU."""
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(device)
+        torch.empty(0, device=device)  # a device that this torch or this machine lacks fails here, not midway
+    except (RuntimeError, AssertionError, TypeError) as problem:
+        reason = str(problem).strip().partition("\n")[0]
+        raise CheckpointError(f"device {str(device)!r} can't be used ({reason})") from None
+    return device
+
+
+def choose_dtype(dtype, device: torch.device) -> torch.dtype:
+    """The dtype asked for, or the device's usual one: float32 on a CPU, bfloat16 on a GPU."""
+    if dtype is None:
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    chosen = DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
+    if chosen not in DTYPES.values():
+        raise CheckpointError(f"dtype is {dtype!r}, expected one of {', '.join(DTYPES)}")
+    return chosen
+
+
+def find_checkpoint(name) -> Path:
+    """The folder that `name` stands for; a hub id is downloaded first. Raises CheckpointError."""
+    if isinstance(name, str) and name in shipped_names():
+        return shipped_folder() / name
+    if not isinstance(name, str | Path) or not str(name).strip():
+        raise CheckpointError(f"name is {name!r}, expected a shipped model, a folder or a hub id")
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise CheckpointError(f"{name}: a file, expected the checkpoint's folder")
+    if isinstance(name, str) and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name, re.ASCII):
+        return download(name)
+    raise CheckpointError(
+        f"no checkpoint {str(name)!r}: shipped are {', '.join(shipped_names()) or 'none'}; "
+        "write a folder as ./name and a hub id as owner/name"
+    )
+
+
+def download(name: str) -> Path:
+    """The hub's files for `name`, from the local cache where they are there already. Raises CheckpointError."""
+    # Imported here: it takes a third of a second, and the shipped models don't need it.
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import utils as hub
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=WANTED, ignore_patterns=["*/*"]))
+    except hub.HFValidationError as problem:
+        raise CheckpointError(f"{name}: not a hub id ({first_line(problem)})") from None
+    except hub.GatedRepoError:
+        raise CheckpointError(f"{name}: gated; accept its terms on the hub, then log in with `hf auth login`") from None
+    except hub.RepositoryNotFoundError:
+        raise CheckpointError(
+            f"{name}: not on the hub, or private (check the spelling; no folder ./{name} exists either)"
+        ) from None
+    except hub.LocalEntryNotFoundError:
+        how = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{constants.ENDPOINT} can't be reached"
+        raise CheckpointError(f"{name}: not complete in the local cache, and {how}") from None
+    except hub.HfHubHTTPError as problem:
+        status = problem.response.status_code if problem.response is not None else "no status"
+        if status in (401, 403):
+            raise CheckpointError(f"{name}: the hub refuses access ({status}); log in with `hf auth login`") from None
+        raise CheckpointError(f"{name}: the hub answered with an error ({status}); try again later") from None
+    except Exception as problem:  # sockets, disks, and whatever client library this version of the hub's uses
+        reason = f"{type(problem).__name__}: {first_line(problem)}"
+        raise CheckpointError(f"{name}: download broke off, run again to resume it ({reason})") from None
+
+
+def first_line(problem: Exception) -> str:
+    return str(problem).strip().partition("\n")[0]

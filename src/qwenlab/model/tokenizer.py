@@ -1,0 +1,191 @@
+"""Text to token ids and back, from a checkpoint's tokenizer.json (byte-level BPE, as all Qwen models have it).
+
+Control tokens (`<|im_start|>`, `<think>`, ...) are kept out of the encoder. It only ever sees text, so nothing
+that a user types can become one; only a chat template can write them.
+"""
+
+import codecs
+import json
+import operator
+import re
+from pathlib import Path
+
+import tokenizers
+
+from qwenlab.errors import QwenlabError
+from qwenlab.model.chat import (
+    ChatTemplate,
+    ChatTemplateError,
+    any_of,
+    check_messages,
+    guard,
+    spare_character,
+    token_text,
+)
+from qwenlab.model.config import read_json
+
+
+class TokenizerError(QwenlabError):
+    """tokenizer.json is missing or of another kind, or text or ids can't be converted."""
+
+
+def byte_of_character() -> dict[str, int]:
+    """The table of byte-level BPE: each of the 256 bytes has a printable character that stands for it.
+
+    Printable bytes stand for themselves; the others take the characters from 256 upwards, in order
+    (GPT-2's `bytes_to_unicode`; Radford et al. 2019, section 2.2).
+    """
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+BYTE_OF = byte_of_character()
+
+
+class Tokenizer:
+    """`encode`, `decode`, `chat` and `stream` over one checkpoint's vocabulary.
+
+    vocab_size: ids run from 0 to vocab_size - 1. control: {text: id} of the control tokens. pad_id: the id that
+    fills up a batch; any would do, since masks come from lengths and never from ids.
+    """
+
+    def __init__(
+        self, spec: dict, template: ChatTemplate | None = None, pad_token=None, vocab_size=0, source="tokenizer.json"
+    ):
+        """spec: the content of tokenizer.json. vocab_size: the model's, where it has more rows than the tokenizer
+        has tokens (Qwen3-0.6B: 151,936 for 151,669). Raises TokenizerError, naming `source`."""
+        self.source = source
+        self.template = template
+        try:
+            if spec["model"]["type"] != "BPE" or spec["decoder"]["type"] != "ByteLevel":
+                raise TokenizerError(
+                    f"{source}: model {spec['model']['type']} with decoder {spec['decoder']['type']}, "
+                    "expected byte-level BPE (BPE, ByteLevel)"
+                )
+            added = spec["added_tokens"]
+            self.control = {token["content"]: token["id"] for token in added}
+            self.special = {token["id"] for token in added if token["special"]}
+            vocab = {text: id for text, id in spec["model"]["vocab"].items() if text not in self.control}
+        except (KeyError, TypeError) as problem:
+            raise TokenizerError(f"{source}: not a tokenizer.json as expected ({problem!r})") from None
+        for token in added:
+            if len(token["content"]) < 2 or token.get("lstrip") or token.get("rstrip") or token.get("single_word"):
+                raise TokenizerError(f"{source}: control token {token['content']!r} is of a kind that is not supported")
+        strange = set().union(*vocab) - BYTE_OF.keys()
+        if strange:
+            raise TokenizerError(f"{source}: the vocabulary holds {min(strange)!r}, which stands for no byte")
+
+        self.vocab_size = max(
+            [vocab_size, *(id + 1 for id in vocab.values()), *(id + 1 for id in self.control.values())]
+        )
+        self.text_of = {id: text for text, id in (vocab | self.control).items()}
+        self.pad_id = self.control.get(pad_token, 0)
+        self.encoder = encoder_without_control(spec, vocab, source)
+        self.split = re.compile(f"({any_of(list(self.control))})").split
+
+    @classmethod
+    def from_folder(cls, folder, vocab_size: int = 0) -> "Tokenizer":
+        """Reads tokenizer.json, and pad token and chat template where the folder has them.
+
+        Raises TokenizerError or ChatTemplateError in one line that names the file.
+        """
+        folder = Path(folder)
+        path, settings_path = folder / "tokenizer.json", folder / "tokenizer_config.json"
+        spec = read_json(path, TokenizerError)
+        settings = read_json(settings_path, TokenizerError) if settings_path.exists() else {}
+        return cls(spec, ChatTemplate.from_folder(folder), token_text(settings.get("pad_token")), vocab_size, str(path))
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.source!r}, vocab_size={self.vocab_size}, {len(self.control)} control tokens)"
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text: `<|im_end|>` in it gives the ids of its letters, never the control token."""
+        if not isinstance(text, str):
+            raise TokenizerError(f"encode takes a string, not {type(text).__name__}")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as problem:
+            raise TokenizerError(f"text holds half a surrogate pair at character {problem.start}") from None
+        return self.encoder.encode(text, add_special_tokens=False).ids
+
+    def chat(self, messages: list[dict[str, str]], thinking: bool = True) -> list[int]:
+        """Ids of a conversation, ending where the assistant's answer starts.
+
+        messages: [{"role": "system" | "user" | "assistant" | "tool", "content": str}, ...]; thinking: what the
+        template is told as `enable_thinking`. Control tokens inside the messages stay text, except the thinking
+        marks of an assistant. Raises ChatTemplateError, naming the message.
+        """
+        if self.template is None:
+            raise ChatTemplateError(f"{self.source}: this checkpoint has no chat template; use encode")
+        check_messages(messages)
+        spare = spare_character(messages)
+        guarded = guard(messages, list(self.control), ("<think>", "</think>"), spare)
+        pieces = self.split(self.template.render(guarded, thinking))
+        ids = []
+        for i, piece in enumerate(pieces):  # text, control token, text, ..., text
+            if i % 2:
+                ids.append(self.control[piece])
+            else:
+                ids += self.encode(piece.replace(spare, ""))
+        return ids
+
+    def decode(self, ids, skip_control: bool = False) -> str:
+        """Text of `ids`. Bytes that are not UTF-8 become U+FFFD; so does an id that the model has and the tokenizer
+        doesn't. skip_control leaves out the tokens that tokenizer.json marks special (not `<think>`).
+
+        Raises TokenizerError for an id outside the vocabulary.
+        """
+        return b"".join(self.bytes_of(id, skip_control) for id in ids).decode("utf-8", errors="replace")
+
+    def stream(self, skip_control: bool = False) -> "Stream":
+        """A decoder for ids that come one by one."""
+        return Stream(self, skip_control)
+
+    def bytes_of(self, id: int, skip_control: bool = False) -> bytes:
+        """The bytes that one id stands for: often a word, sometimes a part of a character."""
+        id = operator.index(id)
+        if not 0 <= id < self.vocab_size:
+            raise TokenizerError(f"token id {id} is outside the vocabulary of {self.vocab_size}")
+        if skip_control and id in self.special:
+            return b""
+        text = self.text_of.get(id, "\N{REPLACEMENT CHARACTER}")
+        if id not in self.text_of or text in self.control:
+            return text.encode("utf-8")
+        return bytes(BYTE_OF[character] for character in text)
+
+
+class Stream:
+    """Ids in, text out, as soon as it is certain: the first bytes of a character wait for the last.
+
+    All that `push` and `end` return, joined, equals `decode` of all ids.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, skip_control: bool = False):
+        self.tokenizer = tokenizer
+        self.skip_control = skip_control
+        self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, id: int) -> str:
+        """The text that this id completes; "" while a character is still open."""
+        return self.decoder.decode(self.tokenizer.bytes_of(id, self.skip_control))
+
+    def end(self) -> str:
+        """What is left: "" or U+FFFD for a character that never ended."""
+        return self.decoder.decode(b"", final=True)
+
+
+def encoder_without_control(spec: dict, vocab: dict[str, int], source: str) -> tokenizers.Tokenizer:
+    """The library's tokenizer for text alone: no added tokens, no template of its own, nothing cut or padded."""
+    bare = {
+        **spec,
+        "added_tokens": [],
+        "post_processor": None,
+        "truncation": None,
+        "padding": None,
+        "model": {**spec["model"], "vocab": vocab},
+    }
+    try:
+        return tokenizers.Tokenizer.from_str(json.dumps(bare))
+    except Exception as problem:  # the library raises a bare Exception for whatever it can't read
+        raise TokenizerError(f"{source}: refused by tokenizers ({problem})") from None
