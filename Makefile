@@ -1,0 +1,95 @@
+# qwenlab: everything starts here. `make` alone lists the targets.
+# A machine needs Python 3.11 and make; the rest is installed into .venv, once.
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+PIP := $(PYTHON) -m pip --disable-pip-version-check
+SITE := _build/html/index.html
+
+# ipywidgets 7.7 is what Colab ships. It gets an environment of its own, which sees all of .venv beneath it.
+WIDGETS7 := .venv-widgets7
+WIDGETS7_PINS := ipywidgets==7.7.5 ipython-genutils==0.2.0
+
+.DEFAULT_GOAL := help
+.PHONY: help book test test-all lab repository clean distclean
+
+help: ## list the targets
+	@echo "qwenlab: the targets of this Makefile"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+book: $(VENV)/book.stamp ## build the site into _build/html (warnings are errors)
+	@echo "==> Building the site"
+	@# Sphinx skips the warnings of pages that it read before, so a build starts clean. Executed cells are kept in
+	@# _build/.jupyter_cache, which qwenlab.teach.sphinx_page drops when the library has changed.
+	@rm -rf _build/html _build/.doctrees _build/jupyter_execute
+	@$(VENV)/bin/jupyter-book build . -W -n --keep-going
+	@test -f $(SITE) || { echo "The build ended without $(SITE)." >&2; exit 1; }
+	@echo "==> The site is here: file://$(CURDIR)/$(SITE)"
+
+test: $(VENV)/test.stamp $(WIDGETS7)/stamp ## run the tests with reduced counts (ARGS="-k name" selects)
+	@echo "==> Running the tests"
+	@test -f $(SITE) || echo "    (no site yet: its tests are skipped; run 'make book' first to include them)"
+	@$(PYTHON) -m pytest $(ARGS)
+
+test-all: $(VENV)/test.stamp $(WIDGETS7)/stamp ## run the tests with every property at full count
+	@echo "==> Running the tests at full count"
+	@QWENLAB_FULL=1 $(PYTHON) -m pytest $(ARGS)
+
+lab: $(VENV)/book.stamp ## open JupyterLab on the notebooks
+	@$(PYTHON) -m jupyterlab notebooks
+
+repository: $(VENV)/created ## set the course's address: URL=https://host/owner/repo BRANCH=main (URL= removes it)
+	@$(if $(filter undefined,$(origin URL)),echo "Say which address: make repository URL=https://host/owner/repo BRANCH=main" >&2; exit 2)
+	@$(PYTHON) scripts/set_repository.py --url "$(URL)" --branch "$(or $(BRANCH),main)"
+
+clean: ## remove what was built; the environments stay
+	rm -rf _build .pytest_cache .ruff_cache .hypothesis
+
+distclean: clean ## remove the environments too
+	rm -rf $(VENV) $(WIDGETS7)
+
+# --- Set-up. A stamp is written last, so an interrupted installation is taken up again. -----------------------------
+
+# Scripts in an environment hold its path: after the checkout has moved, both environments are made anew.
+ifneq ($(wildcard $(VENV)/created),)
+ifneq ($(shell cat $(VENV)/created),$(CURDIR))
+$(info ==> This checkout has moved: its environments are made anew)
+$(shell rm -rf $(VENV) $(WIDGETS7))
+endif
+endif
+
+$(VENV)/created:
+	@python=; \
+	for name in python3.11 python3; do \
+	    if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then python=$$name; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	    echo "qwenlab needs Python 3.11: neither python3.11 nor a new enough python3 was found." >&2; exit 1; \
+	fi; \
+	if ! $(PYTHON) -m pip --version >/dev/null 2>&1; then \
+	    echo "==> Creating $(VENV) with $$python"; \
+	    $$python -m venv --clear $(VENV) || \
+	        { echo "$$python could not create $(VENV): is its venv module installed (python3-venv)?" >&2; exit 1; }; \
+	fi
+	@echo "$(CURDIR)" > $@
+
+$(VENV)/book.stamp: $(VENV)/created requirements.txt pyproject.toml
+	@echo "==> Installing requirements.txt into $(VENV) (once; a few minutes)"
+	@$(PIP) install -r requirements.txt
+	@echo "==> Installing qwenlab itself, editable"
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/book.stamp requirements-test.txt
+	@echo "==> Installing requirements-test.txt into $(VENV)"
+	@$(PIP) install -r requirements-test.txt
+	@touch $@
+
+$(WIDGETS7)/stamp: $(VENV)/test.stamp Makefile
+	@echo "==> Creating $(WIDGETS7): $(WIDGETS7_PINS) on top of $(VENV)"
+	@$(PYTHON) -m venv --clear --without-pip $(WIDGETS7)
+	@$(PIP) --python $(WIDGETS7)/bin/python install --no-deps $(WIDGETS7_PINS)
+	@below=$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
+	above=$$($(WIDGETS7)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
+	echo "import site; site.addsitedir('$$below')" > "$$above/below.pth"
+	@touch $@
