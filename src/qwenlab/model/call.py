@@ -28,7 +28,8 @@ class Call:
     sin: Tensor
     mask: Tensor | None
     state: State | None = None
-    rows: slice | Tensor | None = None  # the state's rows; a slice where they stand together, so reading is a view
+    index: Tensor | None = None  # (B,) the state's rows, on the host
+    rows: slice | Tensor | None = None  # the same for reading: a slice where they stand together, so that it's a view
     keys: int = 0  # K
     write: tuple | None = None  # where this call's real tokens go: see `write_plan`
 
@@ -104,7 +105,7 @@ def plan(
         # A query at position p sees keys 0..p of its own row: (B or 1, 1, W, K)
         mask = (torch.arange(keys, device=device) <= positions[..., None])[:, None].expand(len(index), -1, -1, -1)
     write = write_plan(index, host, real, level, view, device)
-    return Call(attention, cos, sin, mask, state, view, keys, write)
+    return Call(attention, cos, sin, mask, state, index, view, keys, write)
 
 
 def write_plan(index: Tensor, positions: Tensor, real: Tensor | None, level: bool, view, device) -> tuple:

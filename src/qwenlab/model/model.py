@@ -127,9 +127,11 @@ class Model(nn.Module):
             raise ValueError(f"row {int((counts == 0).nonzero()[0])} has no real token and there is no state")
         check_ids(ids, self.config.vocab_size)
         call = plan(self.config, self._function(), self.dtype, self.device, counts, real, state, rows)
+        if not bool((counts > 0).any()):  # nobody says anything: no pass, nothing changes
+            return torch.zeros(*input_ids.shape[: 1 if last_only else 2], self.config.vocab_size, device=self.device)
         hidden = self.model(ids, call)
         if state is not None:
-            state.lengths[state.row_index(rows)] += counts  # last, so that an interrupted call leaves no trace
+            state.lengths[call.index] += counts  # last, so that an interrupted call leaves no trace
         if last_only:
             last = (counts - 1).clamp(min=0).to(self.device)
             logits = self._head(hidden[torch.arange(len(ids), device=self.device), last])  # (B, vocab)
@@ -186,4 +188,6 @@ def check_ids(ids: Tensor, vocab_size: int) -> None:
     low, high = torch.aminmax(ids)
     if low < 0 or high >= vocab_size:
         row, column = ((ids < 0) | (ids >= vocab_size)).nonzero()[0].tolist()
-        raise ValueError(f"row {row}: token id {int(ids[row, column])} is outside the vocabulary (0 to {vocab_size - 1})")
+        raise ValueError(
+            f"row {row}: token id {int(ids[row, column])} is outside the vocabulary (0 to {vocab_size - 1})"
+        )

@@ -1,0 +1,42 @@
+"""qwenlab: batched inference for Qwen models, from scratch in PyTorch.
+
+Names are looked up on first use, so that `import qwenlab` stays light.
+"""
+
+from importlib import import_module
+
+__version__ = "0.1.0"
+
+HOME = {
+    "load": "qwenlab.model.loading",
+    "Config": "qwenlab.model.config",
+    "Model": "qwenlab.model.model",
+    "State": "qwenlab.model.state",
+    "Tokenizer": "qwenlab.model.tokenizer",
+    "masked_softmax": "qwenlab.model.softmax",
+    "left_pad": "qwenlab.batching.padding",
+    "position_ids": "qwenlab.batching.padding",
+    "causal_mask": "qwenlab.batching.masks",
+    "combined_mask": "qwenlab.batching.masks",
+    "generate": "qwenlab.batching.generation",
+    "sample": "qwenlab.batching.sampling",
+    "QwenlabError": "qwenlab.errors",
+}
+PACKAGES = ("batching", "bench", "model", "tasks", "teach")
+
+__all__ = sorted(HOME)
+
+
+def __getattr__(name: str):
+    if name in HOME:
+        value = getattr(import_module(HOME[name]), name)
+    elif name in PACKAGES:
+        value = import_module(f"qwenlab.{name}")
+    else:
+        raise AttributeError(f"module 'qwenlab' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *HOME, *PACKAGES])

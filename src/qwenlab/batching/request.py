@@ -1,0 +1,171 @@
+"""One request: a prompt, how it wants to be answered, and the answer as it grows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BLOCK = 64  # uniform numbers drawn at a time
+
+
+@dataclass(eq=False)
+class Request:
+    """What was asked, and what has been answered so far.
+
+    `index` is its place in the results. After the run: `token_ids` (without the stop id), `stop_id`,
+    `finish_reason` ("stop", "length", "cancelled", "error"), `logprobs` (one a sampled token, the stop's last),
+    `first_token_s` and `seconds` since the call began.
+    """
+
+    index: int
+    prompt: list[int]
+    cap: int  # most tokens to sample; the context limit is already counted in
+    stop: frozenset[int]
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    stream: tuple[int, int, int] = (0, 0, 0)  # seed, request, sample: its own random numbers
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    stop_id: int | None = None
+    finish_reason: str | None = None
+    first_token_s: float | None = None
+    seconds: float | None = None
+
+    def accept(self, token_id: int, logprob: float, now: float) -> None:
+        """Takes one sampled id, and notes whether it ends the answer. `now` in seconds since the call began."""
+        if self.first_token_s is None:
+            self.first_token_s = now
+        self.logprobs.append(logprob)
+        if token_id in self.stop:
+            self.stop_id = token_id
+            self.finish("stop", now)
+            return
+        self.token_ids.append(token_id)
+        if self._seen is not None:
+            self._seen[token_id] = True
+        if len(self.token_ids) == self.cap:
+            self.finish("length", now)
+
+    def finish(self, reason: str, now: float) -> None:
+        self.finish_reason = reason
+        self.seconds = now
+        self._seen = None
+
+    def next_uniform(self) -> float:
+        """The next number in [0, 1) of this request's own stream, whoever else is in the batch."""
+        if not self._uniforms:
+            if self._generator is None:
+                seed, *key = self.stream
+                self._generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
+            self._uniforms = self._generator.random(BLOCK)[::-1].tolist()
+        return self._uniforms.pop()
+
+    def seen_ids(self, vocab_size: int, device) -> Tensor:
+        """(V,) bool, True at every id of the prompt and of the answer so far."""
+        if self._seen is None:
+            self._seen = torch.zeros(vocab_size, dtype=torch.bool, device=device)
+            self._seen[torch.tensor(self.prompt + self.token_ids, device=device)] = True
+        return self._seen
+
+    def __post_init__(self):
+        self._generator = None
+        self._uniforms: list[float] = []
+        self._seen: Tensor | None = None
+
+
+def make_requests(model, prompts, n, max_new_tokens, stop, temperature, top_k, top_p, repetition_penalty, seed):
+    """Request i*n+k is sample k of prompt i. Every option is one value or one a prompt; each is checked by name.
+
+    Raises ValueError naming the prompt by index and what was expected.
+    """
+    whole(n, "n", 1)
+    count = len(prompts)
+    each = {
+        "max_new_tokens": spread(max_new_tokens, "max_new_tokens", count),
+        "temperature": spread(temperature, "temperature", count),
+        "top_k": spread(top_k, "top_k", count),
+        "top_p": spread(top_p, "top_p", count),
+        "repetition_penalty": spread(repetition_penalty, "repetition_penalty", count),
+    }
+    stops = spread_stop(stop, count, model.stop_ids)
+    seeds = [(whole(s, f"seed of prompt {i}", 0), 0) for i, s in enumerate(seed)] if is_list(seed) else None
+    if seeds is None:
+        seeds = [(whole(seed, "seed", 0), i) for i in range(count)]
+    elif len(seeds) != count:
+        raise ValueError(f"seed has {len(seeds)} values for {count} prompts")
+    requests = []
+    for i, prompt in enumerate(prompts):
+        ids = check_prompt(prompt, i, model.config.vocab_size)
+        options = {name: values[i] for name, values in each.items()}
+        check_options(i, **options)
+        wanted = options.pop("max_new_tokens")
+        room = model.config.max_position_embeddings - len(ids)
+        if room < min(1, wanted):
+            limit = model.config.max_position_embeddings
+            raise ValueError(f"prompt {i} has {len(ids)} tokens: no room for a new one in a context of {limit}")
+        for k in range(n):
+            stream = (*seeds[i], k)
+            requests.append(Request(i * n + k, ids, min(wanted, room), stops[i], **options, stream=stream))
+    return requests
+
+
+def is_list(value) -> bool:
+    return isinstance(value, Sequence | np.ndarray | Tensor) and not isinstance(value, str)
+
+
+def spread(value, name: str, count: int) -> list:
+    """One value for all prompts, or the caller's own list of one a prompt."""
+    if not is_list(value):
+        return [value] * count
+    values = value.tolist() if isinstance(value, np.ndarray | Tensor) else list(value)
+    if len(values) != count:
+        raise ValueError(f"{name} has {len(values)} values for {count} prompts")
+    return values
+
+
+def spread_stop(stop, count: int, default: frozenset[int]) -> list[frozenset[int]]:
+    """None = the checkpoint's own set, a collection of ids = one set for all, a list of such = one a prompt."""
+    if stop is None or all(isinstance(entry, int | np.integer) for entry in stop):
+        return [default if stop is None else frozenset(int(entry) for entry in stop)] * count
+    return [default if entry is None else frozenset(entry) for entry in spread(stop, "stop", count)]
+
+
+def check_prompt(prompt, i: int, vocab_size: int) -> list[int]:
+    """The prompt as a list of ints. Raises ValueError by index."""
+    ids = prompt.tolist() if isinstance(prompt, np.ndarray | Tensor) else prompt
+    if isinstance(ids, str) or not isinstance(ids, Sequence):
+        raise ValueError(f"prompt {i} is a {type(prompt).__name__}, expected a list of token ids")
+    if len(ids) == 0:
+        raise ValueError(f"prompt {i} is empty, expected at least 1 token")
+    for place, token_id in enumerate(ids):
+        if isinstance(token_id, bool) or not isinstance(token_id, int | np.integer):
+            raise ValueError(f"prompt {i}: entry {place} is {token_id!r}, expected a token id")
+        if not 0 <= token_id < vocab_size:
+            raise ValueError(f"prompt {i}: token id {token_id} is outside the vocabulary (0 to {vocab_size - 1})")
+    return [int(token_id) for token_id in ids]
+
+
+def check_options(i: int, max_new_tokens, temperature, top_k, top_p, repetition_penalty) -> None:
+    """Raises ValueError naming the option, the prompt, the value and what was expected."""
+    whole(max_new_tokens, f"max_new_tokens of prompt {i}", 0)
+    whole(top_k, f"top_k of prompt {i}", 0)
+    within(temperature, f"temperature of prompt {i}", "0 or more", lambda x: x >= 0)
+    within(top_p, f"top_p of prompt {i}", "0 to 1", lambda x: 0 <= x <= 1)
+    within(repetition_penalty, f"repetition_penalty of prompt {i}", "a number above 0", lambda x: x > 0)
+
+
+def whole(value, name: str, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name} is {value!r}, expected a whole number of at least {least}")
+    return int(value)
+
+
+def within(value, name: str, expected: str, fits) -> None:
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not isfinite(value) or not fits(value):
+        raise ValueError(f"{name} is {value!r}, expected {expected}")
