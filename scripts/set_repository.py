@@ -45,9 +45,7 @@ def install_cell(url: str, branch: str) -> str:
     ]
     if url:
         return "\n".join([*head, f'    %pip install --quiet "qwenlab[notebook] @ git+{url}@{branch}"'])
-    return "\n".join(
-        [*head, '    print("qwenlab is missing, and this copy has no address to install it from: see Set-up.")']
-    )
+    return "\n".join([*head, '    print("qwenlab is missing, and this copy has no address to install it from.")'])
 
 
 def config_block(url: str, branch: str) -> str:
