@@ -1,0 +1,84 @@
+"""The tokenizer of the tiny models: byte-level BPE in the layout and with the control tokens of Qwen3."""
+
+import json
+import random
+from pathlib import Path
+
+from tiny_traces import Dials, completion
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from qwenlab.tasks.arithmetic import problem_stream
+
+VOCABULARY = 512
+CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+THINK = ["<think>", "</think>"]
+PAD, STOP = "<|endoftext|>", "<|im_end|>"
+
+# Every newline, digit and other symbol by itself; a word takes the one character before it along. "\n" must stand
+# alone: else "\n\n" is one token inside a text and two where a prompt ends between them.
+SPLIT = r"\n|\p{N}|[^\n\p{L}\p{N}]?\p{L}+|[^\S\n]+|[^\s\p{L}\p{N}]"
+
+# ChatML as Qwen3 has it: what the assistant thought in earlier turns is dropped, and thinking off is a closed empty
+# block after the generation prompt.
+CHAT_TEMPLATE = """\
+{%- for message in messages %}
+    {%- set content = message.content %}
+    {%- if message.role == 'assistant' and '</think>' in content %}
+        {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+    {%- endif %}
+    {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}
+"""
+
+
+def train_tokenizer(seed: int, problems: int = 20000) -> Tokenizer:
+    """Merges learned from questions and traces; control tokens follow the vocabulary, as in Qwen3."""
+    rng = random.Random(f"tokenizer {seed}")
+    stream = problem_stream(seed, "train")
+    texts = ["user\n", "assistant\n"] * problems
+    for _ in range(problems):
+        problem = next(stream)
+        texts += [problem.question, completion(rng, problem, Dials())[1]]
+    for token in THINK:
+        texts = [text.replace(token, "") for text in texts]
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    size = VOCABULARY - len(CONTROL) - len(THINK)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=50,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in CONTROL])
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in THINK])
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int) -> None:
+    """tokenizer.json, and the tokenizer_config.json that transformers needs to read it unchanged."""
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "chat_template": CHAT_TEMPLATE,
+        "clean_up_tokenization_spaces": False,
+        "eos_token": STOP,
+        "pad_token": PAD,
+        "model_max_length": context,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")

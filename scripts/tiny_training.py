@@ -1,0 +1,145 @@
+"""Batches, optimisers and the loop that trains a tiny model on traces. Everything follows from the seed."""
+
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from tiny_tokenizer import PAD, STOP
+from tiny_traces import Dials, completion
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from qwenlab.model.config import Config
+from qwenlab.model.model import Model
+from qwenlab.tasks.arithmetic import problem_stream
+
+TOKENS_A_BATCH = 1600
+# Rows of one batch should be of one length; so many batches are filled at once from rows sorted by length.
+POOL = 64
+WARM_UP = 60
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What makes one tiny model. The schedule runs over `steps`, so a shorter recipe decays as well."""
+
+    shape: dict
+    steps: int
+    seed: int = 1
+    muon_lr: float = 0.02
+    adam_lr: float = 4e-3
+    constant_until: float = 0.4
+    last_lr: float = 0.02
+    dials: Dials = field(default_factory=Dials)
+
+
+@dataclass
+class Outcome:
+    """What a run cost: real tokens (prompts included), the share of pads, seconds, mean loss of the last 50 steps."""
+
+    steps: int
+    tokens: int
+    padded: float
+    seconds: float
+    loss: float
+
+
+def rows(tokenizer: Tokenizer, seed: int, dials: Dials) -> Iterator[tuple[list[int], int]]:
+    """(ids, prompt length) without end: chat prompt, answer and stop token of one training problem each."""
+    rng = random.Random(f"traces {seed}")
+    for problem in problem_stream(seed, "train"):
+        thinking, text = completion(rng, problem, dials)
+        prompt = f"<|im_start|>user\n{problem.question}{STOP}\n<|im_start|>assistant\n"
+        if not thinking:
+            prompt += "<think>\n\n</think>\n\n"
+        # Apart, as at inference: no token may span the end of the prompt.
+        prompt_ids = tokenizer.encode(prompt).ids
+        yield prompt_ids + tokenizer.encode(text + STOP).ids, len(prompt_ids)
+
+
+def batches(stream: Iterator[tuple[list[int], int]], seed: int) -> Iterator[list[tuple[list[int], int]]]:
+    """Rows of nearly one length, about TOKENS_A_BATCH tokens with pads; the batches of a pool in random order."""
+    rng = random.Random(f"batches {seed}")
+    while True:
+        pool, size = [], 0
+        while size < POOL * TOKENS_A_BATCH:
+            pool.append(next(stream))
+            size += len(pool[-1][0])
+        pool.sort(key=lambda row: len(row[0]))
+        cut, batch = [], []
+        for row in pool:
+            if (len(batch) + 1) * len(row[0]) > TOKENS_A_BATCH and batch:
+                cut.append(batch)
+                batch = []
+            batch.append(row)
+        cut.append(batch)
+        rng.shuffle(cut)
+        yield from cut
+
+
+def tensors(batch: list[tuple[list[int], int]], pad_id: int) -> tuple[Tensor, Tensor, Tensor]:
+    """ids (B, T) int64 padded on the right, mask (B, T) bool, and targets (B, T) int64: at each place the next id
+    where it belongs to the answer (its stop token included), else -100."""
+    width = max(len(ids) for ids, _ in batch)
+    input_ids = torch.full((len(batch), width), pad_id)
+    targets = torch.full((len(batch), width), -100)
+    for row, (ids, prompt) in enumerate(batch):
+        input_ids[row, : len(ids)] = torch.tensor(ids)
+        targets[row, prompt - 1 : len(ids) - 1] = torch.tensor(ids[prompt:])
+    lengths = torch.tensor([len(ids) for ids, _ in batch])
+    return input_ids, torch.arange(width) < lengths[:, None], targets
+
+
+def optimisers(model: Model, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the layers, AdamW for the embedding and the norms."""
+    hidden = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in name]
+    inside = {id(p) for p in hidden}
+    others = [p for p in model.parameters() if id(p) not in inside]
+    return [
+        torch.optim.Muon(hidden, lr=recipe.muon_lr, momentum=0.95, weight_decay=0.0),
+        torch.optim.AdamW(others, lr=recipe.adam_lr, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+
+
+def schedule(step: int, recipe: Recipe) -> float:
+    """Factor of the learning rates: up over WARM_UP steps, level, then straight down to `last_lr` at the end."""
+    if step < WARM_UP:
+        return (step + 1) / WARM_UP
+    done = step / recipe.steps
+    if done < recipe.constant_until:
+        return 1.0
+    return 1 - (1 - recipe.last_lr) * (done - recipe.constant_until) / (1 - recipe.constant_until)
+
+
+def train(recipe: Recipe, tokenizer: Tokenizer) -> tuple[Model, Outcome]:
+    """A freshly trained float32 model. One thread: the same seed gives the same weights on the same machine."""
+    torch.manual_seed(recipe.seed)
+    model = Model(Config.from_dict(recipe.shape))
+    optims = optimisers(model, recipe)
+    stream = batches(rows(tokenizer, recipe.seed, recipe.dials), recipe.seed)
+    pad_id = tokenizer.token_to_id(PAD)
+    tokens = places = 0
+    losses: list[float] = []
+    started = time.perf_counter()
+    bar = tqdm(range(recipe.steps), unit="step", file=sys.stdout, mininterval=2.0)
+    for step in bar:
+        input_ids, mask, targets = tensors(next(stream), pad_id)
+        for optim in optims:
+            base = recipe.muon_lr if isinstance(optim, torch.optim.Muon) else recipe.adam_lr
+            optim.param_groups[0]["lr"] = base * schedule(step, recipe)
+        logits = model(input_ids, None if mask.all() else mask)  # (B, T, V)
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        loss.backward()
+        for optim in optims:
+            optim.step()
+            optim.zero_grad()
+        tokens += int(mask.sum())
+        places += mask.numel()
+        losses = [*losses[-49:], loss.item()]
+        bar.set_postfix(loss=f"{sum(losses) / len(losses):.4f}", tokens=f"{tokens / 1e6:.2f}M", refresh=False)
+    seconds = time.perf_counter() - started
+    return model.eval(), Outcome(recipe.steps, tokens, 1 - tokens / places, seconds, sum(losses) / len(losses))

@@ -1,0 +1,121 @@
+"""Trains a tiny model from nothing and writes it as a Hugging Face checkpoint: `python scripts/train_tiny.py tiny`.
+
+One CPU thread and about ten minutes. The folder appears whole when everything is done, or not at all.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from tiny_evaluation import card, evaluate
+from tiny_tokenizer import PAD, STOP, save_tokenizer, train_tokenizer
+from tiny_training import Recipe, train
+from tokenizers import Tokenizer
+
+from qwenlab.model.weights import save_weights
+from qwenlab.tasks.arithmetic import KINDS
+
+CHECKPOINTS = Path(__file__).parents[1] / "src" / "qwenlab" / "checkpoints"
+
+RECIPES = {
+    "tiny": Recipe(
+        shape={
+            "model_type": "qwen3",
+            "vocab_size": 512,
+            "hidden_size": 128,
+            "intermediate_size": 288,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "max_position_embeddings": 4096,
+            "rope_theta": 10000.0,
+            "rms_norm_eps": 1e-6,
+            "tie_word_embeddings": True,
+            "initializer_range": 0.02,
+        },
+        steps=2600,
+    ),
+}
+
+
+def main() -> None:
+    name, recipe, folder, problems = arguments()
+    # More threads would be slower on matrices this small, and would change the last bit of the sums.
+    torch.set_num_threads(1)
+    tokenizer = train_tokenizer(recipe.seed)
+    print(f"{name}: {recipe.steps} steps, seed {recipe.seed}, {tokenizer.get_vocab_size()} tokens in the vocabulary")
+    model, outcome = train(recipe, tokenizer)
+    print(f"{outcome.tokens:,} tokens, {outcome.padded:.1%} padding, {outcome.seconds:.0f} s, loss {outcome.loss:.4f}")
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as workplace:
+        new = Path(workplace) / folder.name
+        new.mkdir()
+        write_checkpoint(new, recipe, tokenizer, model)
+        scores, prompts = evaluate(new, problems)
+        sizes = {
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "vocabulary": tokenizer.get_vocab_size(),
+        }
+        (new / "README.md").write_text(card(name, recipe, outcome, scores, prompts, **sizes), encoding="utf-8")
+        if folder.exists():
+            os.replace(folder, Path(workplace) / "old")
+        os.replace(new, folder)
+    for way, score in scores.items():
+        by_kind = ", ".join(f"{kind} {score.of(kind):.3f}" for kind in KINDS)
+        print(f"{way}: {score.accuracy:.3f} of {problems} ({by_kind})")
+    print(f"written: {folder}")
+
+
+def write_checkpoint(folder: Path, recipe: Recipe, tokenizer: Tokenizer, model) -> None:
+    """Weights in bfloat16, and the JSON files as `transformers` writes them for a Qwen3."""
+    save_weights(model, folder, torch.bfloat16)
+    save_tokenizer(tokenizer, folder, recipe.shape["max_position_embeddings"])
+    stop, pad = tokenizer.token_to_id(STOP), tokenizer.token_to_id(PAD)
+    config = {
+        "architectures": ["Qwen3ForCausalLM"],
+        **recipe.shape,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "hidden_act": "silu",
+        "use_cache": True,
+        "use_sliding_window": False,
+        "eos_token_id": stop,
+        "pad_token_id": pad,
+        "torch_dtype": "bfloat16",
+    }
+    # Two stop ids, as published for Qwen3: the end of a turn and the end of a text.
+    generation = {"eos_token_id": [stop, pad], "pad_token_id": pad}
+    for file, content in (("config.json", config), ("generation_config.json", generation)):
+        (folder / file).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def arguments() -> tuple[str, Recipe, Path, int]:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name", choices=RECIPES, help="which model")
+    parser.add_argument("--steps", type=at_least_one, help="length of the schedule (default: the recipe's)")
+    parser.add_argument("--seed", type=int, help="of problems, traces and weights (default: the recipe's)")
+    parser.add_argument("--out", type=Path, help="folder to write (default: the shipped one)")
+    parser.add_argument("--problems", type=at_least_one, default=1000, help="held-out problems to score it on")
+    given = parser.parse_args()
+    recipe = RECIPES[given.name]
+    changes = {key: value for key in ("steps", "seed") if (value := getattr(given, key)) is not None}
+    out = (given.out or CHECKPOINTS / given.name).absolute()
+    if out.exists() and not (out / "config.json").exists():
+        parser.error(f"{out} is there and holds no checkpoint; name another folder")
+    return given.name, replace(recipe, **changes), out, given.problems
+
+
+def at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+if __name__ == "__main__":
+    main()
