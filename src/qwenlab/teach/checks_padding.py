@@ -42,11 +42,6 @@ def _mask_from_ids(sequences, pad_id):
     return ids, ids != pad_id
 
 
-def _mask_from_ids_right(sequences, pad_id):
-    ids, _ = _pads_right(sequences, pad_id)
-    return ids, ids != pad_id
-
-
 def _inverted(sequences, pad_id):
     ids, mask = left_pad(sequences, pad_id)
     return ids, ~mask
@@ -95,7 +90,7 @@ _WIDE_HINT = "the rectangle is as wide as the longest prompt, no wider: every ex
 
 def _bool_mask(mask):
     if mask.dtype != torch.bool:
-        return "the mask is bool: True = real, False = pad. An int mask of 0 and 1 cannot be inverted with ~."
+        return "the mask is bool: True = real, False = pad. With numbers 0 and 1, ~mask would not swap them."
 
 
 def _long_ids(ids):
@@ -110,7 +105,6 @@ exercise(
     cases=_batches,
     mistakes=(
         (_pads_right, "your pads are on the right, so the last column of a short row is a pad. Put them in front."),
-        (_mask_from_ids_right, "your pads are on the right, and your mask is made from ids. Mend the side first."),
         (_inverted, "your mask is inverted: here True marks a real token and False a pad."),
         (_mask_from_ids, _IDS_HINT),
         (_mask_right, "the ids are right, but the mask has its pads on the right. Both move to the left together."),
