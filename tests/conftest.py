@@ -1,0 +1,36 @@
+"""Shared settings of the tests: reduced counts unless QWENLAB_FULL=1, one thread, never the network."""
+
+import os
+
+os.environ.setdefault(
+    "HF_HUB_OFFLINE", "1"
+)  # read when huggingface_hub is imported; a test that needs a hub starts its own
+
+import pytest
+import torch
+from helpers import FULL, random_model
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("qwenlab", deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+settings.load_profile("qwenlab")
+
+
+def pytest_collection_modifyitems(items):
+    if not FULL:
+        for item in items:
+            if item.get_closest_marker("full"):
+                item.add_marker(pytest.mark.skip(reason="full count only: make test-all"))
+
+
+@pytest.fixture(autouse=True)
+def no_gradients_by_accident():
+    """A test that changes the global switches of torch does not change the next test."""
+    torch.manual_seed(0)
+    yield
+    torch.set_grad_enabled(True)
+
+
+@pytest.fixture(scope="session")
+def dense():
+    """A random dense model of some hundred thousand parameters; initializer_range 0.2, so that logits differ widely."""
+    return random_model(seed=0)

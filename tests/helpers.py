@@ -1,0 +1,84 @@
+"""Random models, and the two comparisons that the whole suite uses."""
+
+import os
+import random
+
+import torch
+
+from qwenlab.model.config import Config
+from qwenlab.model.model import Model
+
+FULL = os.environ.get("QWENLAB_FULL") == "1"
+
+SHAPE = {
+    "model_type": "qwen3",
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 512,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+    "initializer_range": 0.2,
+    "eos_token_id": [300, 301],
+}
+PAD = 301  # also a stop id, as Qwen3's <|endoftext|> is
+
+
+def count(reduced: int, full: int) -> int:
+    """How many random cases to run: `make test` or `make test-all`."""
+    return full if FULL else reduced
+
+
+def random_config(**changes) -> Config:
+    return Config.from_dict({**SHAPE, **changes})
+
+
+def random_model(seed: int = 0, dtype: torch.dtype = torch.float32, **changes) -> Model:
+    torch.manual_seed(seed)
+    return Model(random_config(**changes)).to(dtype).eval().requires_grad_(False)
+
+
+def random_prompts(rng: random.Random, rows: int, longest: int, vocab: int = 300) -> list[list[int]]:
+    return [[rng.randrange(vocab) for _ in range(rng.randint(1, longest))] for _ in range(rows)]
+
+
+def difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    """max|a - b| / max(1, max|b|): what every tolerance of this project is about."""
+    assert a.shape == b.shape, f"{tuple(a.shape)} against {tuple(b.shape)}"
+    return float((a.double() - b.double()).abs().max() / max(1.0, float(b.double().abs().max())))
+
+
+def alone_logits(model: Model, ids: list[int]) -> torch.Tensor:
+    """(T, V): the row by itself, no state, no padding, no neighbours."""
+    return model(torch.tensor([ids]))[0]
+
+
+def alone_greedy(model: Model, prompt: list[int], steps: int) -> list[int]:
+    """The slow obvious path: every token reads the whole row again."""
+    ids = list(prompt)
+    for _ in range(steps):
+        ids.append(int(alone_logits(model, ids)[-1].argmax()))
+    return ids[len(prompt) :]
+
+
+def rectangle(rows: list[list[int]], width: int, side: str, pad: int, rng: random.Random | None = None):
+    """ids and mask with the pads on the "left", the "right" or "inner" (anywhere)."""
+    ids, mask = [], []
+    for row in rows:
+        places = list(range(width))
+        if side == "left":
+            places = places[width - len(row) :]
+        elif side == "right":
+            places = places[: len(row)]
+        else:
+            places = sorted((rng or random).sample(places, len(row)))
+        line = [pad] * width
+        for place, token_id in zip(places, row, strict=True):
+            line[place] = token_id
+        ids.append(line)
+        mask.append([place in places for place in range(width)])
+    return torch.tensor(ids), torch.tensor(mask)

@@ -1,0 +1,60 @@
+"""config.json: both places of rope_theta, and one clear line for what we don't compute."""
+
+import json
+
+import pytest
+from helpers import SHAPE
+
+from qwenlab.model.config import Config, ConfigError
+
+
+def test_both_places_of_rope_theta():
+    inner = {**SHAPE, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
+    del inner["rope_theta"]
+    assert Config.from_dict(inner).rope_theta == 1e6
+    assert Config.from_dict({**SHAPE, "rope_theta": 1000000}).rope_theta == 1e6
+
+
+def test_one_stop_id_or_several():
+    assert Config.from_dict({**SHAPE, "eos_token_id": 5}).eos_token_id == (5,)
+    assert Config.from_dict({**SHAPE, "eos_token_id": None}).eos_token_id == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "llama"}, "model_type is 'llama', expected one of qwen3"),
+        ({"model_type": None}, "model_type is None"),
+        ({"hidden_size": None}, "field 'hidden_size' is missing"),
+        ({"rope_theta": None}, "field 'rope_theta' is missing"),
+        ({"head_dim": "32"}, "head_dim is '32', expected a whole number"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        ({"tie_word_embeddings": 1}, "tie_word_embeddings is 1, expected true or false"),
+        ({"rms_norm_eps": -1}, "rms_norm_eps is -1"),
+        ({"num_key_value_heads": 3}, "num_attention_heads 4 is not a multiple of num_key_value_heads 3"),
+        ({"head_dim": 31}, "head_dim is 31, expected an even number"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
+        ({"attention_bias": True}, "attention_bias True is not supported"),
+        ({"use_sliding_window": True}, "use_sliding_window True"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type 'yarn' is not supported"),
+        ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}, "rope_type 'linear'"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types 'sliding_attention'"),
+    ],
+)
+def test_refused_by_name(changes, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        Config.from_dict({**SHAPE, **changes}, source="somewhere/config.json")
+    assert str(caught.value).startswith("somewhere/config.json: ") and "\n" not in str(caught.value)
+
+
+def test_files_are_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"config\.json: no such file"):
+        Config.from_folder(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"config\.json: not readable as JSON"):
+        Config.from_folder(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ConfigError, match="expected a JSON object, found list"):
+        Config.from_folder(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**SHAPE, "unknown": 1}))
+    assert Config.from_folder(tmp_path).vocab_size == SHAPE["vocab_size"]

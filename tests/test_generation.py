@@ -1,0 +1,197 @@
+"""generate: the batch says word for word what each row says alone, and ends each row by its own rules."""
+
+import random
+
+import pytest
+import torch
+from helpers import alone_greedy, alone_logits, count, random_model, random_prompts
+
+import qwenlab
+from qwenlab.batching.generation import POLICIES
+
+
+@pytest.mark.parametrize("strategy", POLICIES)
+@pytest.mark.parametrize("seed", range(count(15, 200)))
+def test_random_ragged_batches(dense, seed, strategy):
+    """Zero rows may differ from the row alone, worked out by the slow obvious path."""
+    rng = random.Random(seed)
+    prompts = random_prompts(rng, rng.randint(2, 16), 60)
+    caps = [rng.randint(1, 8) for _ in prompts]
+    result = qwenlab.generate(
+        dense, prompts, max_new_tokens=caps, stop=(), strategy=strategy, slots=rng.choice([1, 3, 5, 64])
+    )
+    for prompt, cap, ids in zip(prompts, caps, result.token_ids, strict=True):
+        expected = alone_greedy(dense, prompt, cap)
+        if ids != expected:
+            at = next(i for i, (a, b) in enumerate(zip(ids, expected, strict=True)) if a != b)
+            top = alone_logits(dense, prompt + expected[:at])[-1].topk(2).values
+            pytest.fail(f"differs at token {at}; the lone row's margin there is {float(top[0] - top[1]):.2g}")
+
+
+def test_requests_with_their_own_settings(dense):
+    """Case 15: caps, stop sets, temperatures and seeds of their own; shrinking on, off and alone agree."""
+    prompts = random_prompts(random.Random(1), 4, 30)
+    options = {
+        "max_new_tokens": [2, 9, 4, 6],
+        "stop": [None, range(0, 320, 40), (), {5, 6, 7}],
+        "temperature": [0.0, 1.0, 0.7, 0.0],
+        "seed": [3, 1, 4, 1],
+        "top_k": [0, 0, 20, 0],
+    }
+    results = [qwenlab.generate(dense, prompts, strategy=s, **options) for s in POLICIES]
+    for result in results:
+        assert result.token_ids == results[0].token_ids
+        assert [r.logprobs for r in result] == [pytest.approx(r.logprobs, abs=1e-4) for r in results[0]]
+        assert all(len(r.token_ids) <= cap for r, cap in zip(result, options["max_new_tokens"], strict=True))
+        assert [r.index for r in result] == [0, 1, 2, 3]
+    for i in range(4):
+        own = {name: [values[i]] for name, values in options.items()}
+        assert qwenlab.generate(dense, prompts[i : i + 1], **own).token_ids[0] == results[0].token_ids[i]
+
+
+@pytest.mark.parametrize("strategy", POLICIES)
+def test_everybody_stops_at_once(dense, strategy):
+    """Case 16, and no pass over 0 rows."""
+    sizes = []
+    hook = dense.model.register_forward_hook(lambda module, args, out: sizes.append(out.shape[0]))
+    try:
+        every = range(320)
+        first = qwenlab.generate(dense, [[1], [2, 3], [4]], stop=every, strategy=strategy)
+        assert first.token_ids == [[], [], []] and [r.finish_reason for r in first] == ["stop"] * 3
+        assert all(r.stop_id is not None and len(r.logprobs) == 1 for r in first)
+        same = qwenlab.generate(dense, [[1], [2, 3], [4]], stop=(), max_new_tokens=3, strategy=strategy)
+        assert [len(r.token_ids) for r in same] == [3, 3, 3]
+        before = len(sizes)
+        none = qwenlab.generate(dense, [[1], [2, 3]], max_new_tokens=0, strategy=strategy)
+        assert [(r.token_ids, r.finish_reason) for r in none] == [([], "length")] * 2 and len(sizes) == before
+    finally:
+        hook.remove()
+    assert 0 not in sizes
+    mixed = qwenlab.generate(
+        dense, [[1], [2, 3], [4, 5]], max_new_tokens=[0, 2, 1], stop=(), strategy=strategy, slots=1
+    )
+    assert [len(r.token_ids) for r in mixed] == [0, 2, 1]
+
+
+def test_a_stop_id_ends_a_row_and_only_that_row(dense):
+    """Case 17: row 0 emits a stop id at step 2, row 1 never, cap 6."""
+    prompts = [[7, 7, 9], [9, 2]]
+    said = [alone_greedy(dense, prompt, 6) for prompt in prompts]
+    stop_id = said[0][1]
+    assert stop_id != said[0][0] and stop_id not in said[1], "the seed must give such a pair"
+    for strategy in POLICIES:
+        heard = []
+        result = qwenlab.generate(
+            dense,
+            prompts,
+            max_new_tokens=6,
+            stop={stop_id},
+            strategy=strategy,
+            on_token=lambda i, t, h=heard: h.append((i, t)),
+        )
+        first, second = result
+        assert (first.token_ids, first.stop_id, first.finish_reason) == (said[0][:1], stop_id, "stop")
+        assert len(first.logprobs) == 2 and len(second.logprobs) == 6
+        assert (second.token_ids, second.stop_id, second.finish_reason) == (said[1], None, "length")
+        assert sorted(heard) == sorted([(0, said[0][0]), *((1, t) for t in said[1])])
+        assert result.stats.sampled_tokens == 8
+
+
+def test_a_stop_id_as_the_last_allowed_token_is_a_stop(dense):
+    said = alone_greedy(dense, [7, 7, 9], 3)
+    assert len(set(said)) == 3
+    result = qwenlab.generate(dense, [[7, 7, 9]], max_new_tokens=3, stop={said[2]})[0]
+    assert (result.token_ids, result.finish_reason, result.stop_id) == (said[:2], "stop", said[2])
+
+
+def test_the_context_limit():
+    """Case 9: limit 16, prompt 10, 10 asked: 6 new, "length"; pads use up none of it; 16 is refused."""
+    model = random_model(seed=3, max_position_embeddings=16)
+    prompt = list(range(10))
+    for neighbours in ([], [list(range(15))]):
+        result = qwenlab.generate(model, [prompt, *neighbours], max_new_tokens=10, stop=())
+        assert (len(result[0].token_ids), result[0].finish_reason) == (6, "length")
+        assert result[0].token_ids == alone_greedy(model, prompt, 6)
+    with pytest.raises(ValueError, match="prompt 1 has 16 tokens: no room for a new one in a context of 16"):
+        qwenlab.generate(model, [prompt, list(range(16))], max_new_tokens=1)
+    assert qwenlab.generate(model, [list(range(16))], max_new_tokens=0).token_ids == [[]]
+    with pytest.raises(ValueError, match="prompt 0 has 17 tokens"):
+        qwenlab.generate(model, [list(range(17))], max_new_tokens=0)
+
+
+def test_no_prompts_is_an_empty_result(dense):
+    result = qwenlab.generate(dense, [])
+    assert len(result) == 0 and result.token_ids == [] and result.stats.sampled_tokens == 0
+    assert result.stats.tokens_per_second == 0 and result.stats.events == []
+
+
+def test_stats_count_what_happened(dense):
+    prompts, caps = [[1], [2, 3, 4], [5, 6]], [1, 4, 2]
+    by = {
+        s: qwenlab.generate(dense, prompts, max_new_tokens=caps, stop=(), strategy=s, slots=3).stats for s in POLICIES
+    }
+    for stats in by.values():
+        assert (stats.prompts, stats.sampled_tokens, stats.prefill_tokens) == (3, 7, 6)
+        assert stats.seconds >= stats.prefill_seconds + stats.decode_seconds > 0
+        assert stats.row_steps["real"] == 7
+    assert by["sequential"].row_steps == {"real": 7, "wasted": 0, "idle": 0}
+    assert by["static"].row_steps == {"real": 7, "wasted": 5, "idle": 0}
+    assert by["early-stop"].row_steps == {"real": 7, "wasted": 0, "idle": 5}
+    assert by["static"].padded_ratio == pytest.approx(3 / 9) and by["sequential"].padded_ratio == 0
+    events = by["early-stop"].events
+    assert [e for e in events if e.step == 0] == [(0, 0, 0, "prefill"), (0, 1, 1, "prefill"), (0, 2, 2, "prefill")]
+    assert {e.kind for e in events if e.step == 3} == {"decode", "idle"}
+    assert sum(e.kind == "decode" and e.request == 1 for e in events) == 3
+
+
+def test_times_are_in_order(dense):
+    result = qwenlab.generate(dense, [[1], [2, 3]], max_new_tokens=5, stop=(), slots=1)
+    assert 0 < result[0].first_token_s <= result[0].seconds <= result[1].first_token_s <= result[1].seconds
+    assert result[1].seconds <= result.stats.seconds
+
+
+def test_progress_bar_reaches_the_end(dense, capsys):
+    qwenlab.generate(dense, [[1], [2]], max_new_tokens=2, stop=(), progress=True)
+    assert "2/2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("prompts", "options", "message"),
+    [
+        ([[1], []], {}, "prompt 1 is empty"),
+        ([[1], [2, 320]], {}, "prompt 1: token id 320 is outside the vocabulary \\(0 to 319\\)"),
+        ([[-1]], {}, "prompt 0: token id -1"),
+        (["two"], {}, "prompt 0 is a str, expected a list of token ids"),
+        ([1, 2], {}, "prompt 0 is a int, expected a list of token ids"),
+        ([[1.5]], {}, "prompt 0: entry 0 is 1.5"),
+        ([[1]], {"temperature": -0.1}, "temperature of prompt 0 is -0.1, expected 0 or more"),
+        ([[1]], {"temperature": float("nan")}, "temperature of prompt 0 is nan"),
+        ([[1]], {"temperature": "hot"}, "temperature of prompt 0 is 'hot'"),
+        ([[1], [2]], {"temperature": [0.5]}, "temperature has 1 values for 2 prompts"),
+        ([[1], [2]], {"top_p": [1.0, 1.2]}, "top_p of prompt 1 is 1.2, expected 0 to 1"),
+        ([[1]], {"top_p": -0.1}, "top_p of prompt 0"),
+        ([[1]], {"top_k": -1}, "top_k of prompt 0 is -1, expected a whole number of at least 0"),
+        ([[1]], {"top_k": 1.5}, "top_k of prompt 0"),
+        ([[1]], {"repetition_penalty": 0}, "repetition_penalty of prompt 0 is 0, expected a number above 0"),
+        ([[1]], {"max_new_tokens": -1}, "max_new_tokens of prompt 0 is -1"),
+        ([[1]], {"max_new_tokens": 2.0}, "max_new_tokens of prompt 0"),
+        ([[1]], {"seed": -1}, "seed is -1"),
+        ([[1]], {"seed": [1, 2]}, "seed has 2 values for 1 prompts"),
+        ([[1]], {"n": 0}, "n is 0"),
+        ([[1]], {"slots": 0}, "slots is 0"),
+        ([[1]], {"strategy": "continuous"}, "strategy is 'continuous', expected one of sequential, static, early-stop"),
+    ],
+)
+def test_bad_input_says_so_in_one_line(dense, prompts, options, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        qwenlab.generate(dense, prompts, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_nan_logits_are_named_not_sampled(dense):
+    try:
+        dense.attention = lambda q, k, v, mask, scale: torch.full_like(q, float("nan"))
+        with pytest.raises(ValueError, match="request 0: its logits are NaN after 0 new tokens"):
+            qwenlab.generate(dense, [[1, 2]])
+    finally:
+        dense.attention = "sdpa"

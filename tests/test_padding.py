@@ -1,0 +1,256 @@
+"""Padding is exact: cases 1 to 8 of the kinds of fault that other people's systems had."""
+
+import random
+
+import pytest
+import torch
+from helpers import PAD, alone_greedy, alone_logits, count, difference, random_model, random_prompts, rectangle
+
+import qwenlab
+from qwenlab.model import model as model_module
+
+SIDES = ["left", "right", "inner"]
+
+
+def test_every_id_as_alone_from_the_second_step_on(dense):
+    """Case 1: a mask dropped after prefill shows only from the second token."""
+    prompts = [[5, 9, 77], [4, 8, 15, 16, 23, 42, 108, 11, 7]]
+    result = qwenlab.generate(dense, prompts, max_new_tokens=8, stop=())
+    assert result.token_ids == [alone_greedy(dense, prompt, 8) for prompt in prompts]
+
+
+def test_positions_count_real_tokens_only(dense, monkeypatch):
+    """Cases 1 and 6. RoPE is relative, so logits cannot catch a wrong position: look at what the model asks for."""
+    seen = []
+    table = model_module.plan.__globals__["rotary_table"]
+    monkeypatch.setitem(
+        model_module.plan.__globals__, "rotary_table", lambda p, *rest: (seen.append(p.clone()), table(p, *rest))[1]
+    )
+    mask = torch.tensor([[False, False, True, True, True], [True] * 5])
+    state = dense.new_state(2)
+    dense(torch.ones(2, 5, dtype=torch.long), mask, state)
+    dense(torch.ones(2, 1, dtype=torch.long), state=state)
+    first = seen[0].expand(2, -1)  # closed up: row 0 has its three real tokens first
+    assert first[0, :3].tolist() == [0, 1, 2] and first[1].tolist() == [0, 1, 2, 3, 4]
+    assert seen[1].tolist() == [[3], [5]]
+    assert qwenlab.position_ids(mask).tolist() == [[0, 0, 0, 1, 2], [0, 1, 2, 3, 4]]
+    mask = qwenlab.left_pad([[1, 2, 3], list(range(9))], PAD)[1]
+    assert mask[0].int().tolist() == [0, 0, 0, 0, 0, 0, 1, 1, 1]
+    assert qwenlab.position_ids(mask)[0, -3:].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("pads", [0, 1, 2, 31, 32, 33])
+def test_finite_at_every_position_after_every_layer(pads, attention, dtype):
+    """Case 2, by the library's own path and by the explicit mask."""
+    model = random_model(seed=1, dtype=dtype)
+    model.attention = attention
+    outputs = []
+    for layer in model.model.layers:
+        layer.register_forward_hook(lambda module, args, out: outputs.append(out))
+    ids, mask = qwenlab.left_pad([[3, 1, 4], list(range(3 + pads))], PAD)
+    by_length = model(ids, mask)
+    by_mask = model(ids, qwenlab.combined_mask(mask), position_ids=qwenlab.position_ids(mask))
+    assert len(outputs) == 6 and all(torch.isfinite(out).all() for out in outputs)
+    assert torch.isfinite(by_length).all() and torch.isfinite(by_mask).all()
+    if dtype == torch.float32:
+        assert difference(by_length[mask], by_mask[mask]) < 1e-5
+
+
+@pytest.mark.parametrize("prompt", [[5, PAD, 7], [PAD, 5, 7], [5, 7, PAD]])
+def test_a_real_token_may_have_the_pad_id(dense, prompt):
+    """Case 3: the mask comes from lengths, never from ids."""
+    ids, mask = qwenlab.left_pad([prompt, [9, 8, 7, 6, 5, 4]], PAD)
+    assert mask[0].int().tolist() == [0, 0, 0, 1, 1, 1]
+    assert difference(dense(ids, mask)[0, 3:], alone_logits(dense, prompt)) < 1e-5
+
+
+def test_which_id_pads_does_not_matter():
+    """Case 4: among them a loud pad, with 100 in every slot of its embedding, so that a leak cannot hide."""
+    model = random_model(seed=2)
+    loud = 319
+    model.model.embed_tokens.weight[loud] = 100.0
+    prompts = [[5, 9, 77], [4, 8, 15, 16, 23, 42, 108, 11, 7]]
+    outputs = []
+    for pad in (PAD, 0, loud):
+        ids, mask = qwenlab.left_pad(prompts, pad)
+        outputs.append(model(ids, mask)[mask])
+    assert difference(outputs[1], outputs[0]) < 1e-6 and difference(outputs[2], outputs[0]) < 1e-6
+    ids, mask = qwenlab.left_pad(prompts, loud)
+    assert difference(model(ids)[mask], outputs[0]) > 1e-2, "without the mask the loud pad must show"
+
+
+def test_neighbours_and_order_do_not_matter(dense):
+    """Case 5."""
+    rng = random.Random(0)
+    prompt = random_prompts(rng, 1, 4)[0]
+    neighbours = [[rng.randrange(300) for _ in range(length)] for length in (4, 9, 60)]
+    alone = qwenlab.generate(dense, [prompt], max_new_tokens=12, stop=()).token_ids[0]
+    for neighbour in neighbours:
+        assert qwenlab.generate(dense, [neighbour, prompt], max_new_tokens=12, stop=()).token_ids[1] == alone
+    batch = [prompt, *neighbours]
+    straight = qwenlab.generate(dense, batch, max_new_tokens=12, stop=()).token_ids
+    order = [2, 0, 3, 1]
+    permuted = qwenlab.generate(dense, [batch[i] for i in order], max_new_tokens=12, stop=()).token_ids
+    assert permuted == [straight[i] for i in order]
+
+
+@pytest.mark.parametrize("pads", [0, 3])
+@pytest.mark.parametrize("cuts", [[10], [7, 3], [1, 9], [7, 2, 1]])
+def test_chunks_give_the_same(dense, cuts, pads):
+    """Case 7: with 7 cached and 3 new, query i sees 8, 9, 10 keys."""
+    ids = [7, 3, 9, 1, 4, 4, 2, 8, 5, 6]
+    expected = alone_logits(dense, ids)
+    state, at = dense.new_state(1), 0
+    for cut in cuts:
+        block, mask = rectangle([ids[at : at + cut]], cut + pads, "left", PAD)
+        logits = dense(block, mask, state)
+        assert difference(logits[0, pads:], expected[at : at + cut]) < 1e-5
+        at += cut
+    seen = []
+
+    def counting(q, k, v, mask, scale):
+        seen.append(mask[0, 0].sum(-1).tolist() if mask is not None else None)
+        return torch.zeros_like(q)
+
+    state = dense.new_state(1)
+    dense(torch.tensor([ids[:7]]), state=state)
+    try:
+        dense.attention = counting
+        dense(torch.tensor([ids[7:]]), state=state)
+    finally:
+        dense.attention = "sdpa"
+    assert seen[0] == [8, 9, 10]
+
+
+def test_an_empty_state_changes_nothing_and_the_future_stays_unseen(dense):
+    """Case 8."""
+    ids = torch.tensor([[7, 3, 9, 1], [1, 2, 3, 4]])
+    assert difference(dense(ids, state=dense.new_state(2)), dense(ids)) < 1e-5
+    other = ids.clone()
+    other[:, -1] = 250
+    assert torch.equal(dense(ids)[:, 0], dense(other)[:, 0])
+    assert not torch.equal(dense(ids)[:, -1], dense(other)[:, -1])
+
+
+@pytest.mark.parametrize("seed", range(count(15, 200)))
+def test_random_scripts_of_calls(dense, seed):
+    """Several ragged calls on one state, pads anywhere, rows chosen: every row's logits as the row alone."""
+    rng = random.Random(seed)
+    rows = rng.randint(1, 6)
+    state = dense.new_state(rows, capacity=rng.choice([None, 80]))
+    said = [[] for _ in range(rows)]
+    for _ in range(rng.randint(2, 5)):
+        chosen = rng.sample(range(rows), rng.randint(1, rows))
+        new = [[rng.randrange(300) for _ in range(rng.choice([0, 1, 1, 2, 9]))] for _ in chosen]
+        width = max(1, max(map(len, new))) + rng.choice([0, 0, 2])
+        ids, mask = rectangle(new, width, rng.choice(SIDES), PAD, rng)
+        last_only = rng.random() < 0.3
+        mask_or_none = None if mask.all() and rng.random() < 0.5 else mask
+        in_order = chosen == list(range(rows)) and rng.random() < 0.5
+        logits = dense(ids, mask_or_none, state, rows=None if in_order else chosen, last_only=last_only)
+        for place, (row, ids_new) in enumerate(zip(chosen, new, strict=True)):
+            said[row] += ids_new
+            if not ids_new:
+                assert not logits[place].any()
+                continue
+            expected = alone_logits(dense, said[row])[-len(ids_new) :]
+            got = logits[place][None] if last_only else logits[place][mask[place]]
+            assert difference(got, expected[-1:] if last_only else expected) < 1e-5
+            assert last_only or not logits[place][~mask[place]].any()
+    assert state.lengths.tolist() == [len(ids) for ids in said]
+
+
+def test_real_ids_once():
+    """Qwen3's own pad and stop ids, in a model of width 16 with the published vocabulary."""
+    model = random_model(
+        vocab_size=151936,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        head_dim=8,
+        eos_token_id=[151645, 151643],
+    )
+    prompts = [[5, 151643, 7], [9, 8, 7, 151645, 5, 4]]
+    ids, mask = qwenlab.left_pad(prompts, 151643)
+    logits = model(ids, mask)
+    assert difference(logits[0, 3:], alone_logits(model, prompts[0])) < 1e-5
+    result = qwenlab.generate(model, prompts, max_new_tokens=4, stop=())
+    assert result.token_ids == [alone_greedy(model, prompt, 4) for prompt in prompts]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (lambda m: {"input_ids": torch.ones(3, dtype=torch.long)}, "expected \\(B, T\\) int64"),
+        (lambda m: {"input_ids": torch.ones(1, 3)}, "expected \\(B, T\\) int64"),
+        (lambda m: {"input_ids": torch.ones(1, 0, dtype=torch.long)}, "T >= 1"),
+        (lambda m: {"input_ids": torch.tensor([[1, 320]])}, "row 0: token id 320 .*0 to 319"),
+        (lambda m: {"input_ids": torch.tensor([[1, -1]])}, "row 0: token id -1"),
+        (lambda m: {"attention_mask": torch.ones(2, 4, dtype=torch.bool)}, "expected \\(2, 3\\) bool"),
+        (lambda m: {"attention_mask": torch.ones(2, 3, dtype=torch.long)}, "int64, expected \\(2, 3\\) bool"),
+        (lambda m: {"attention_mask": torch.ones(2, 1, 3, 4, dtype=torch.bool)}, "expected \\(2, 1, 3, 3\\) bool"),
+        (lambda m: {"attention_mask": torch.tensor([[True] * 3, [False] * 3])}, "row 1 has no real token"),
+        (lambda m: {"position_ids": torch.zeros(2, 3, dtype=torch.long)}, "position_ids needs"),
+        (lambda m: {"rows": [0, 1]}, "there is no state"),
+        (lambda m: {"state": m.new_state(2), "rows": [0, 0]}, "names a row twice"),
+        (lambda m: {"state": m.new_state(2), "rows": [0, 2]}, "not all within 0..1"),
+        (lambda m: {"state": m.new_state(3)}, "input_ids has 2 rows, rows names 3"),
+        (lambda m: {"state": m.new_state(2, capacity=2)}, "row 0 would hold 3 tokens, its state has room for 2"),
+        (
+            lambda m: {"state": m.new_state(2), "attention_mask": torch.ones(2, 1, 3, 3, dtype=torch.bool)},
+            "without a state only",
+        ),
+    ],
+)
+def test_bad_calls_say_what_was_expected(dense, arguments, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        dense(**{"input_ids": torch.ones(2, 3, dtype=torch.long), **arguments(dense)})
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_prompts_for_left_pad():
+    with pytest.raises(ValueError, match="prompt 1 is empty"):
+        qwenlab.left_pad([[1], []], 0)
+    with pytest.raises(ValueError, match="no prompt"):
+        qwenlab.left_pad([], 0)
+
+
+def test_an_interrupted_call_leaves_no_trace(dense):
+    """A reader's attention that raises: the state still holds what it held, and the next call is right."""
+    ids, more = [7, 3, 9, 1], [2, 8]
+    state = dense.new_state(1)
+    dense(torch.tensor([ids]), state=state)
+
+    def broken(q, k, v, mask, scale):
+        raise RuntimeError("a reader's mistake")
+
+    dense.attention = broken
+    try:
+        with pytest.raises(RuntimeError):
+            dense(torch.tensor([[9, 9, 9]]), state=state)
+    finally:
+        dense.attention = "sdpa"
+    logits = dense(torch.tensor([more]), state=state)
+    assert difference(logits[0], alone_logits(dense, ids + more)[-2:]) < 1e-5
+
+
+def test_own_attention_takes_part_and_unknown_names_are_refused(dense):
+    calls = []
+
+    def mine(q, k, v, mask, scale):
+        calls.append((q.shape, k.shape))
+        from qwenlab.model.attention import eager
+
+        return eager(q, k, v, mask, scale)
+
+    expected = dense(torch.tensor([[1, 2, 3]]))
+    dense.attention = mine
+    try:
+        assert difference(dense(torch.tensor([[1, 2, 3]])), expected) < 1e-5
+    finally:
+        dense.attention = "sdpa"
+    assert calls[0] == (torch.Size([1, 4, 3, 32]), torch.Size([1, 2, 3, 32])) and len(calls) == 3
+    with pytest.raises(ValueError, match="'flash'"):
+        dense.attention = "flash"

@@ -1,0 +1,155 @@
+"""Sampling: vectorised against the definition, one row at a time; each request with its own stream."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from helpers import count, random_prompts
+
+import qwenlab
+from qwenlab.batching.request import Request
+from qwenlab.batching.sampling import inverse_cdf, logprobs_of, most_probable, penalise, sample
+
+
+def request(index=0, prompt=(1,), **options):
+    return Request(index, list(prompt), 10, frozenset(), **options, stream=(3, index, 0))
+
+
+def slow_kept(logits, temperature, top_k, top_p):
+    """The definition: ids from the most probable down, the lower id first in a tie."""
+    order = sorted(range(len(logits)), key=lambda i: (-logits[i], i))
+    order = order[: top_k or len(logits)]
+    weights = [math.exp((logits[i] - logits[order[0]]) / temperature) for i in order]
+    kept, mass = [], 0.0
+    for i, weight in zip(order, weights, strict=True):
+        if kept and mass >= top_p and top_p < 1:
+            break
+        kept.append(i)
+        mass += weight / sum(weights)
+    return kept
+
+
+@pytest.mark.parametrize("seed", range(count(20, 200)))
+def test_kept_ids_are_the_definition(seed):
+    rng = random.Random(seed)
+    rows, size = rng.randint(1, 6), rng.choice([3, 17, 100])
+    logits = torch.tensor([[rng.choice([rng.uniform(-4, 4), 1.0]) for _ in range(size)] for _ in range(rows)])
+    requests = [
+        request(
+            row,
+            temperature=rng.choice([0.3, 1.0, 2.0]),
+            top_k=rng.choice([0, 1, 2, 5, 500]),
+            top_p=rng.choice([0.0, 1e-4, 0.33, 0.9, 1.0]),
+        )
+        for row in range(rows)
+    ]
+    scaled = (logits - logits.amax(-1, keepdim=True)) / torch.tensor([[r.temperature] for r in requests])
+    kept = most_probable(scaled, requests)
+    for row, r in enumerate(requests):
+        assert kept[row].nonzero()[:, 0].tolist() == sorted(
+            slow_kept(logits[row].tolist(), r.temperature, r.top_k, r.top_p)
+        )
+
+
+def test_case_20_in_bfloat16():
+    logits = torch.tensor([[10, 0, 0]], dtype=torch.bfloat16).float()
+    for options in ({"top_p": 1e-4}, {"top_p": 0.0}):
+        assert sample(logits, [request(temperature=1.0, **options)]).tolist() == [0]
+    for temperature in (0, 1e-4, 1e-300):
+        both = [request(temperature=temperature), request(1, temperature=1.0, top_k=1)]
+        ids = sample(logits.expand(2, -1), both)
+        assert ids.tolist() == [0, 0] and torch.isfinite(logprobs_of(logits.expand(2, -1), ids, both)).all()
+    tied = torch.tensor([[1.0, 7.0, 7.0]])
+    assert {int(sample(tied, [request(i, temperature=1.0, top_p=0.0)])) for i in range(20)} == {1}
+
+
+def test_case_21_the_penalty():
+    logits = torch.tensor([[2.0, -2.0, 5.0]])
+    assert penalise(logits, [request(prompt=[0, 1], repetition_penalty=2.0)]).tolist() == [[1.0, -4.0, 5.0]]
+    assert penalise(logits, [request(prompt=[0, 1])]) is logits
+
+
+def test_pads_are_never_seen(dense):
+    """The pad of left_pad is id 0: a penalty must not count it for a short row."""
+    prompts = [[5], [9, 8, 7, 6, 5, 4]]
+    alone = qwenlab.generate(dense, prompts[:1], max_new_tokens=8, stop=(), repetition_penalty=1.8)
+    assert (
+        qwenlab.generate(dense, prompts, max_new_tokens=8, stop=(), repetition_penalty=1.8).token_ids[0]
+        == alone.token_ids[0]
+    )
+    seen = []
+
+    def always_33(logits, requests):
+        seen.append([r.seen_ids(320, "cpu").nonzero()[:, 0].tolist() for r in requests])
+        return torch.full((len(requests),), 33)
+
+    qwenlab.generate(dense, prompts, max_new_tokens=3, stop=(), repetition_penalty=2.0, sampler=always_33)
+    assert seen == [[[5], [4, 5, 6, 7, 8, 9]], [[5, 33], [4, 5, 6, 7, 8, 9, 33]], [[5, 33], [4, 5, 6, 7, 8, 9, 33]]]
+
+
+def test_inverse_cdf_never_picks_the_impossible():
+    probabilities = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0]])
+    for u, expected in [(0.0, 1), (0.2499, 1), (0.25, 3), (0.9999999999999999, 3)]:
+        assert inverse_cdf(probabilities, torch.tensor([u], dtype=torch.float64)).tolist() == [expected]
+
+
+def test_draws_follow_the_distribution():
+    logits = torch.tensor([[1.0, 0.0, -1.0, 0.5]])
+    n = 4000
+    ids = sample(logits.expand(n, -1), [request(i, temperature=0.7) for i in range(n)])
+    share = torch.bincount(ids, minlength=4) / n
+    expected = (logits[0] / 0.7).softmax(-1)
+    # five standard deviations of a share
+    assert ((share - expected).abs() < 5 * (expected * (1 - expected) / n).sqrt()).all()
+
+
+def test_a_stream_is_the_requests_own(dense):
+    """Seeds: (s, i, k) for one seed, (seeds[i], 0, k) for a list; neighbours, order and filters change nothing."""
+    rng = random.Random(5)
+    prompts = random_prompts(rng, 4, 20)
+    options = {"max_new_tokens": 12, "stop": (), "temperature": 1.0}
+    together = qwenlab.generate(dense, prompts, n=2, seed=7, **options)
+    again = qwenlab.generate(dense, prompts, n=2, seed=7, strategy="sequential", **options)
+    assert together.token_ids == again.token_ids
+    assert together.token_ids[0] != together.token_ids[1], "two samples of one prompt"
+    assert together.token_ids != qwenlab.generate(dense, prompts, n=2, seed=8, **options).token_ids
+    listed = qwenlab.generate(dense, prompts, n=2, seed=[11, 12, 13, 14], **options)
+    alone = qwenlab.generate(dense, [prompts[2]], n=2, seed=[13], **options)
+    assert listed.token_ids[4:6] == alone.token_ids
+    filtered = {**options, "top_k": [0, 3, 0, 5], "top_p": [1.0, 1.0, 1.0, 0.5]}
+    assert qwenlab.generate(dense, prompts, n=2, seed=7, **filtered).token_ids[0] == together.token_ids[0]
+
+
+def test_large_seeds_do_not_collide():
+    """A seed of 2^32 must not be read as seed 0 of another request."""
+    first = [
+        Request(0, [1], 1, frozenset(), stream=stream).next_uniform()
+        for stream in [(2**32, 0, 0), (0, 1, 0), (0, 0, 1)]
+    ]
+    assert len(set(first)) == 3
+
+
+def test_logprobs_are_of_the_whole_distribution(dense):
+    """softmax(logits / temperature) after the penalty and before top-k and top-p; temperature 1 where greedy."""
+    prompt = [3, 1, 4, 1, 5]
+    for temperature in (0.0, 0.6):
+        result = qwenlab.generate(dense, [prompt], max_new_tokens=6, stop=(), temperature=temperature, top_k=3)[0]
+        logits = dense(torch.tensor([prompt + result.token_ids]))[0, 4:-1]
+        expected = (
+            (logits / (temperature or 1.0)).log_softmax(-1).gather(1, torch.tensor(result.token_ids)[:, None])[:, 0]
+        )
+        assert np.allclose(result.logprobs, expected.tolist(), atol=1e-4)
+
+
+def test_own_sampler_takes_part(dense):
+    shapes = []
+
+    def second_best(logits, requests):
+        shapes.append((logits.shape, logits.dtype, [r.index for r in requests]))
+        return logits.topk(2).indices[:, 1]
+
+    result = qwenlab.generate(dense, [[1, 2], [3]], max_new_tokens=2, stop=(), sampler=second_best)
+    assert shapes[0] == (torch.Size([2, 320]), torch.float32, [0, 1])
+    assert result.token_ids[1][0] == int(dense(torch.tensor([[3]]))[0, -1].topk(2).indices[1])

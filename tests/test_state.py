@@ -1,0 +1,118 @@
+"""The state: rows chosen, copied, emptied and replaced; nothing else moves."""
+
+import pytest
+import torch
+from helpers import alone_logits, difference
+
+
+def filled(model, rows):
+    """A state holding `rows` (lists of ids), read one by one."""
+    state = model.new_state(len(rows))
+    for number, ids in enumerate(rows):
+        model(torch.tensor([ids]), state=state, rows=[number])
+    return state
+
+
+ROWS = [[1, 2, 3], [4, 5], [6, 7, 8, 9, 10], [11]]
+
+
+def tensors(state):
+    return [t for layer in state.layers for t in layer.values()]
+
+
+def test_select_removes_rows_everywhere(dense):
+    """Case 14: rows {0, 2} removed, every tensor has 2 rows, and old rows 1 and 3 are bit-equal to what they were."""
+    state = filled(dense, ROWS)
+    for kept in (state.select([1, 3]), state.select(torch.tensor([False, True, False, True]))):
+        assert kept.lengths.tolist() == [2, 1]
+        for old, new in zip(tensors(state), tensors(kept), strict=True):
+            assert new.shape[0] == 2 and torch.equal(new, old[[1, 3]])
+    logits = dense(torch.tensor([[20], [21]]), state=kept)
+    assert difference(logits[0, -1], alone_logits(dense, [*ROWS[1], 20])[-1]) < 1e-5
+    assert difference(logits[1, -1], alone_logits(dense, [*ROWS[3], 21])[-1]) < 1e-5
+
+
+def test_repeat_and_snapshot_are_copies(dense):
+    state = filled(dense, ROWS[:2])
+    kept, double = state.snapshot(), state.repeat(2)
+    assert double.lengths.tolist() == [3, 3, 2, 2]
+    dense(torch.tensor([[9], [8]]), state=state)
+    assert kept.lengths.tolist() == [3, 2] and state.lengths.tolist() == [4, 3]
+    logits = dense(torch.tensor([[20], [21], [22], [23]]), state=double)
+    for row, (ids, new) in enumerate(zip([ROWS[0], ROWS[0], ROWS[1], ROWS[1]], [20, 21, 22, 23], strict=True)):
+        assert difference(logits[row, -1], alone_logits(dense, [*ids, new])[-1]) < 1e-5
+
+
+def test_reset_leaves_nothing_of_the_last_tenant(dense):
+    state = filled(dense, ROWS)
+    state.reset([2])
+    assert state.lengths.tolist() == [3, 2, 0, 1]
+    assert all(not t[2].any() and t[0].any() for t in tensors(state))
+    assert difference(dense(torch.tensor([[9, 9]]), state=state, rows=[2])[0], alone_logits(dense, [9, 9])) < 1e-5
+    state.reset()
+    assert not state.lengths.any() and not any(t.any() for t in tensors(state))
+
+
+def test_a_nan_of_the_last_tenant_does_not_reach_the_next(dense):
+    """A masked weight of 0 times NaN is NaN: reset must empty the memory, not only the length."""
+    state = filled(dense, ROWS[2:3])
+    for t in tensors(state):
+        t.fill_(float("nan"))
+    state.reset()
+    ids, mask = torch.tensor([[9, 9, 9]]), torch.tensor([[True, True, False]])
+    assert torch.isfinite(dense(ids, mask, state)).all()
+
+
+def test_put_copies_rows_in_place(dense):
+    state, other = filled(dense, ROWS), filled(dense, [[30, 31, 32, 33, 34, 35, 36], [40]])
+    before = [t.clone() for t in tensors(state.select([1, 3]))]
+    state.put([2, 0], other)
+    assert state.lengths.tolist() == [1, 2, 7, 1]
+    for was, now in zip(before, tensors(state.select([1, 3])), strict=True):
+        assert torch.equal(was, now[:, :, : was.shape[2]]), "rows 1 and 3 must not move"
+    logits = dense(torch.tensor([[20], [21]]), state=state, rows=[2, 0])
+    assert difference(logits[0, -1], alone_logits(dense, [30, 31, 32, 33, 34, 35, 36, 20])[-1]) < 1e-5
+    assert difference(logits[1, -1], alone_logits(dense, [40, 21])[-1]) < 1e-5
+
+
+def test_growth_and_bytes(dense):
+    state = dense.new_state(2)
+    assert state.capacity == 0
+    dense(torch.ones(2, 3, dtype=torch.long), state=state)
+    assert state.capacity == 3
+    dense(torch.ones(2, 1, dtype=torch.long), state=state)
+    assert state.capacity == 6, "doubled"
+    held = 3 * 2 * (2 * 2 * 6 * 32 * 4)  # layers x (keys, values) x rows x heads x tokens x head_dim x float32
+    assert state.nbytes == held + 2 * 8
+    assert dense.new_state(2, capacity=9).capacity == 9
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s, m: s.select([4]), "not all within 0..3"),
+        (lambda s, m: s.select([-1]), "not all within 0..3"),
+        (lambda s, m: s.select(torch.tensor([True])), "1 entries, the state 4 rows"),
+        (lambda s, m: s.select([]), "no row was chosen"),
+        (lambda s, m: s.repeat(0), "at least 1 copy"),
+        (lambda s, m: s.put([0], s), "1 rows for a state of 4"),
+        (lambda s, m: s.put([0, 0], s.select([0, 1])), "names a row twice"),
+        (lambda s, m: m.new_state(0), "at least 1 row"),
+        (lambda s, m: m.new_state(1, capacity=0), "at least 1 token"),
+        (lambda s, m: m.new_state(4, capacity=2).put([0, 1, 2, 3], s), "row 2 would hold 5 tokens"),
+    ],
+)
+def test_bad_rows_say_so(dense, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(filled(dense, ROWS), dense)
+
+
+def test_a_state_keeps_no_gradients(dense):
+    dense.requires_grad_(True)
+    try:
+        state = dense.new_state(1)
+        logits = dense(torch.tensor([[1, 2]]), state=state)
+        assert not logits.requires_grad and not any(t.requires_grad for t in tensors(state))
+        assert dense(torch.tensor([[1, 2]])).requires_grad
+    finally:
+        dense.requires_grad_(False)
