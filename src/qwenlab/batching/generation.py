@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from qwenlab.batching.padding import left_pad
 from qwenlab.batching.request import Request, make_requests, whole

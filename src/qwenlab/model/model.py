@@ -106,7 +106,7 @@ class Model(nn.Module):
 
         Without a state, `attention_mask` may also be the reader's own (B, 1, T, T) bool mask, True = may attend.
         Then nothing is closed up: the rectangle is computed as given, pads included, at `position_ids` (B, T)
-        int64 (default 0..T-1).
+        int64 (default 0..T-1), and `last_only` means the last column.
 
         Raises ValueError for ids outside the vocabulary, a mask of another shape or type, a row without a real
         token and without a state, a row longer than the state's capacity.
