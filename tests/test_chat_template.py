@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from conftest import count
+from helpers import count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizer import CONTROL, TEMPLATE, small_spec, write_small_tokenizer
@@ -81,7 +81,7 @@ def test_control_tokens_in_a_message_stay_text(both, role):
 
 
 @given(st.lists(st.sampled_from([*CONTROL, "<", "|", ">", "im_start", "\ue000", "\ue001", "a", "\n"]), max_size=12))
-@settings(max_examples=count(100, 1000), deadline=None)
+@settings(max_examples=count(100, 1000))
 def test_no_text_of_a_user_changes_the_control_tokens_of_the_conversation(parts):
     text = "".join(parts)
     ids = SMALL.chat([{"role": "user", "content": text}])

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import pytest
 import tokenizers
-from conftest import count
+from helpers import count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizer import CONTROL, small_spec, write_small_tokenizer
@@ -30,7 +30,7 @@ def qwen3() -> Tokenizer:
 
 
 @given(texts)
-@settings(max_examples=count(100, 1000), deadline=None)
+@settings(max_examples=count(100, 1000))
 def test_text_never_becomes_a_control_token_and_comes_back_whole(text):
     ids = SMALL.encode(text)
     assert not set(ids) & set(SMALL.control.values())
@@ -38,7 +38,7 @@ def test_text_never_becomes_a_control_token_and_comes_back_whole(text):
 
 
 @given(texts)
-@settings(max_examples=count(100, 1000), deadline=None)
+@settings(max_examples=count(100, 1000))
 def test_text_without_control_tokens_has_the_ids_of_the_tokenizers_library(text):
     for token in CONTROL:
         text = text.replace(token, "")
@@ -47,7 +47,7 @@ def test_text_without_control_tokens_has_the_ids_of_the_tokenizers_library(text)
 
 
 @given(id_lists, st.booleans())
-@settings(max_examples=count(200, 2000), deadline=None)
+@settings(max_examples=count(200, 2000))
 def test_decode_and_stream_agree_with_the_tokenizers_library(ids, skip):
     expected = REFERENCE.decode(ids, skip_special_tokens=skip)
     assert SMALL.decode(ids, skip_control=skip) == expected
@@ -141,7 +141,7 @@ def test_a_control_token_that_is_also_in_the_vocabulary_cannot_be_typed():
 
 @needs_qwen3
 @given(text=texts)
-@settings(max_examples=count(50, 1000), deadline=None)
+@settings(max_examples=count(50, 1000))
 def test_the_real_tokenizer_gives_the_librarys_ids(qwen3, text):
     reference = tokenizers_of_qwen3()
     for token in qwen3.control:
@@ -152,7 +152,7 @@ def test_the_real_tokenizer_gives_the_librarys_ids(qwen3, text):
 
 @needs_qwen3
 @given(ids=st.lists(st.integers(0, 151_668), max_size=30))
-@settings(max_examples=count(100, 2000), deadline=None)
+@settings(max_examples=count(100, 2000))
 def test_the_real_tokenizer_decodes_and_streams_as_the_library(qwen3, ids):
     expected = tokenizers_of_qwen3().decode(ids, skip_special_tokens=False)
     assert qwen3.decode(ids) == expected

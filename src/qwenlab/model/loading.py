@@ -116,7 +116,7 @@ def download(name: str) -> Path:
     except hub.HFValidationError as problem:
         raise CheckpointError(f"{name}: not a hub id ({first_line(problem)})") from None
     except hub.GatedRepoError:
-        raise CheckpointError(f"{name}: gated; accept its terms on the hub, then log in with `hf auth login`") from None
+        raise CheckpointError(f"{name}: gated; accept its terms on the hub, then set HF_TOKEN to your token") from None
     except hub.RepositoryNotFoundError:
         raise CheckpointError(
             f"{name}: not on the hub, or private (check the spelling; no folder ./{name} exists either)"
@@ -127,7 +127,9 @@ def download(name: str) -> Path:
     except hub.HfHubHTTPError as problem:
         status = problem.response.status_code if problem.response is not None else "no status"
         if status in (401, 403):
-            raise CheckpointError(f"{name}: the hub refuses access ({status}); log in with `hf auth login`") from None
+            raise CheckpointError(
+                f"{name}: the hub refuses access ({status}); set HF_TOKEN to a token that may read it"
+            ) from None
         raise CheckpointError(f"{name}: the hub answered with an error ({status}); try again later") from None
     except Exception as problem:  # sockets, disks, and whatever client library this version of the hub's uses
         reason = f"{type(problem).__name__}: {first_line(problem)}"

@@ -1,0 +1,160 @@
+"""`load`: names to folders, settings of the model it returns, and what is said when a checkpoint is not whole."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from small_checkpoint import CONFIG, VOCAB, write_small_checkpoint
+from small_tokenizer import write_small_tokenizer
+
+from qwenlab.errors import QwenlabError
+from qwenlab.model import loading
+from qwenlab.model.loading import CheckpointError, load, shipped_names
+
+QWEN3 = os.environ.get("QWENLAB_QWEN3_TOKENIZER")
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return write_small_checkpoint(tmp_path / "small")
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    def refuse(name):
+        raise AssertionError(f"{name} was looked up on the hub")
+
+    monkeypatch.setattr(loading, "download", refuse)
+
+
+def test_a_folder_is_loaded_ready_for_inference(folder):
+    model, tokenizer = load(folder)
+    assert not model.training and not any(p.requires_grad for p in model.parameters())
+    assert {p.dtype for p in model.parameters()} == {torch.float32} and model.device.type == "cpu"
+    assert tokenizer.decode(tokenizer.encode("the é")) == "the é"
+    logits = model(torch.tensor([tokenizer.chat([{"role": "user", "content": "hi"}])]))
+    assert logits.shape[-1] == VOCAB and logits.isfinite().all()
+
+
+def test_training_is_one_call_away(folder):
+    model, _ = load(folder)
+    model.requires_grad_(True)
+    model(torch.tensor([[1, 2, 3]])).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16, "float16", "float32"])
+def test_dtype_by_name_or_object(folder, dtype):
+    model, _ = load(str(folder), dtype=dtype)
+    assert model.dtype == (getattr(torch, dtype) if isinstance(dtype, str) else dtype)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "double", torch.int64, 7, ["float32"]])
+def test_another_dtype_is_refused(folder, dtype):
+    with pytest.raises(CheckpointError, match="expected one of float32, bfloat16, float16"):
+        load(folder, dtype=dtype)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99", "xpu", 3.5])
+def test_a_device_that_is_not_there_is_refused(folder, device):
+    with pytest.raises(CheckpointError, match=f"^device '{device}' can't be used"):
+        load(folder, device=device)
+
+
+def test_stop_ids_come_from_generation_config_then_from_config(folder):
+    assert load(folder)[0].stop_ids == frozenset({VOCAB - 3, VOCAB - 5})
+    settings = folder / "generation_config.json"
+    settings.write_text(json.dumps({"eos_token_id": 7}))
+    assert load(folder)[0].stop_ids == frozenset({7})
+    settings.write_text("{}")
+    assert load(folder)[0].stop_ids == frozenset({VOCAB - 3})
+    settings.unlink()
+    assert load(folder)[0].stop_ids == frozenset({VOCAB - 3})
+    settings.write_text(json.dumps({"eos_token_id": ["7"]}))
+    with pytest.raises(
+        CheckpointError, match=r"generation_config\.json: eos_token_id holds '7', expected whole numbers"
+    ):
+        load(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_missing_file_is_named(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(QwenlabError, match=name.replace(".", r"\.")) as caught:
+        load(folder)
+    assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
+
+
+def test_pickled_weights_are_not_read(folder):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(QwenlabError, match="safetensors"):
+        load(folder)
+
+
+def test_a_folder_named_like_a_shipped_model_is_written_with_a_dot(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    for name in ("small", "./small", Path("small")):
+        assert load(name)[0].config.vocab_size == VOCAB
+    if shipped_names():
+        shipped = shipped_names()[0]
+        shutil.copytree(folder, shipped)
+        assert load(shipped)[0].config.vocab_size != VOCAB
+        assert load(f"./{shipped}")[0].config.vocab_size == VOCAB
+        assert load(Path(shipped))[0].config.vocab_size == VOCAB
+
+
+@pytest.mark.parametrize("name", ["tinny", "./nowhere", "/nowhere/at/all", "a/b/c", "some one/x", "someone/..", "../x"])
+def test_a_name_that_leads_nowhere_lists_what_there_is(name):
+    with pytest.raises(CheckpointError, match=r"no checkpoint '.*': shipped are .*; write a folder as ./name"):
+        load(name)
+
+
+@pytest.mark.parametrize("name", ["", "  ", None, 5])
+def test_what_is_no_name_is_refused(name):
+    with pytest.raises(CheckpointError, match="expected a shipped model, a folder or a hub id"):
+        load(name)
+
+
+def test_a_file_is_no_folder(folder):
+    with pytest.raises(CheckpointError, match=r"config\.json: a file, expected the checkpoint's folder"):
+        load(folder / "config.json")
+
+
+def test_every_shipped_model_loads():
+    for name in shipped_names():
+        model, tokenizer = load(name)
+        assert model.stop_ids and tokenizer.pad_id < model.config.vocab_size
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_checkpoint_saved_by_transformers_gives_its_words(tmp_path, shards):
+    """The 0.6B's published names and layout at width 16, with the real tokenizer where it is at hand."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(shards)
+    vocab_size = 151_936 if QWEN3 else VOCAB
+    values = CONFIG | {"vocab_size": vocab_size, "hidden_size": 16, "head_dim": 8}
+    theirs = Qwen3ForCausalLM(Qwen3Config(**values)).eval()
+    size = sum(p.numel() * p.element_size() for p in theirs.parameters())
+    theirs.save_pretrained(tmp_path, max_shard_size=f"{size // 1000 // 2 + 1}KB" if shards > 1 else "5GB")
+    assert (tmp_path / "model.safetensors.index.json").exists() == (shards > 1)
+    if QWEN3:
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(Path(QWEN3) / name, tmp_path)
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [151645, 151643]}))
+    else:
+        write_small_tokenizer(tmp_path)
+
+    model, tokenizer = load(tmp_path)
+    assert set(dict(model.named_parameters())) == {n for n, _ in theirs.named_parameters() if n != "lm_head.weight"}
+    if QWEN3:
+        assert model.stop_ids == {151645, 151643} and tokenizer.pad_id == 151643
+    ids = tokenizer.chat([{"role": "user", "content": "What is 12 + 30?"}])
+    expected = theirs.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False, eos_token_id=None)[0].tolist()
+    ours = list(ids)
+    for _ in range(12):
+        ours.append(int(model(torch.tensor([ours]), last_only=True).argmax()))
+    assert ours == expected
