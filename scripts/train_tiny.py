@@ -38,7 +38,7 @@ RECIPES = {
             "tie_word_embeddings": True,
             "initializer_range": 0.02,
         },
-        steps=2600,
+        steps=3200,
     ),
 }
 

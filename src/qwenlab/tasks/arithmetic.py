@@ -175,9 +175,10 @@ def _signed(terms: list[int], signs: list[int]) -> tuple[int, ...] | None:
 
 def draw_product(rng: random.Random) -> Calculation:
     """Mostly two digits by one. The larger factor goes up to 99 there, or too few of them could be held out."""
-    if rng.random() < 0.3:
+    form = rng.random()
+    if form < 0.3:
         return Calculation("multiply", (rng.randint(10, 49), rng.randint(10, 49)))
-    factors = [rng.randint(10, 99), rng.randint(2, 9)]
+    factors = [rng.randint(2, 9) if form < 0.4 else rng.randint(10, 99), rng.randint(2, 9)]
     rng.shuffle(factors)
     return Calculation("multiply", tuple(factors))
 
