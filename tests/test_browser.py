@@ -1,0 +1,211 @@
+"""A real browser on the built site: no error, no outside request, working widgets, readable in both themes."""
+
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from site_files import CHROMIUM, SITE, built_pages, missing
+
+pytestmark = pytest.mark.browser
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+WIDTHS = {"desk": 1280, "telephone": 390}
+LESSON = "notebooks/02-left-padding.html"
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture(scope="module")
+def address():
+    """The site on 127.0.0.1, as `http://127.0.0.1:port/`."""
+    built_pages()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(SITE)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    if CHROMIUM is None:
+        missing("no Chromium found: install it, or name it in QWENLAB_CHROMIUM")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Watch:
+    """A tab that lets only the site through and keeps what went wrong."""
+
+    def __init__(self, browser, address, width=1280, theme="light", scripts=True):
+        self.context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=theme, java_script_enabled=scripts
+        )
+        self.context.set_default_timeout(20_000)
+        self.outside, self.errors = [], []
+        self.address = address
+        self.context.route("**/*", self._let_through)
+        self.page = self.context.new_page()
+        self.page.on("console", lambda m: self.errors.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("response", lambda r: self.errors.append(f"{r.status} {r.url}") if r.status >= 400 else None)
+
+    def _let_through(self, route):
+        if route.request.url.startswith((self.address, "data:")):
+            route.continue_()
+        else:
+            self.outside.append(route.request.url)
+            route.abort()
+
+    def open(self, name):
+        self.page.goto(self.address + name, wait_until="networkidle")
+        return self.page
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.context.close()
+
+
+# Text and what lies behind it, for every visible piece of text: colours are blended down to the first opaque layer;
+# a hatched cell counts with the least readable of its stripes. Contrast and thresholds as in WCAG 2.1, level AA.
+UNREADABLE = """() => {
+  const parse = (text) => {
+    const n = (text.match(/-?[\\d.]+(e-?\\d+)?%?/g) || []).map(parseFloat);
+    if (text.startsWith("color(srgb")) return [n[0] * 255, n[1] * 255, n[2] * 255, n[3] ?? 1];
+    return [n[0], n[1], n[2], n[3] ?? 1];
+  };
+  const over = (top, below) => below.map((b, i) => i == 3 ? 1 : top[i] * top[3] + b * (1 - top[3]));
+  const light = (c) => [0.2126, 0.7152, 0.0722].reduce((sum, w, i) => {
+    const v = c[i] / 255;
+    return sum + w * (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  }, 0);
+  const contrast = (a, b) => {
+    const [x, y] = [light(a), light(b)].sort((p, q) => q - p);
+    return (x + 0.05) / (y + 0.05);
+  };
+  const behind = (element) => {  // every colour that may lie behind this element
+    if (!element) return [[255, 255, 255, 1]];
+    const style = getComputedStyle(element);
+    const stripes = (style.backgroundImage.match(/(rgba?|color)\\([^()]*\\)/g) || []).map(parse);
+    if (stripes.length) return stripes.map((c) => over(c, [255, 255, 255, 1]));
+    const colour = parse(style.backgroundColor);
+    if (colour[3] === 1) return [colour];
+    return behind(element.parentElement).map((below) => over(colour, below));
+  };
+  const found = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const text = walker.currentNode.textContent.trim(), element = walker.currentNode.parentElement;
+    if (!text || element.closest("script, style, noscript, template, mjx-container, .headerlink, .qwl-said")) continue;
+    if (!element.checkVisibility({checkOpacity: true, checkVisibilityCSS: true})) continue;
+    const style = getComputedStyle(element), size = parseFloat(style.fontSize);
+    const needed = size >= 24 || (size >= 18.66 && style.fontWeight >= 700) ? 3 : 4.5;
+    for (const below of behind(element)) {
+      const ratio = contrast(over(parse(style.color), below), below);
+      if (ratio < needed) {
+        found.push(`${ratio.toFixed(2)}: ${text.slice(0, 40)} (${element.tagName} ${element.className})`);
+        break;
+      }
+    }
+  }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS.keys())
+def test_every_page_is_quiet_fits_and_is_readable(chromium, address, width, theme):
+    with Watch(chromium, address, width, theme) as watch:
+        for path in built_pages():
+            name = path.relative_to(SITE).as_posix()
+            page = watch.open(name)
+            assert watch.errors == [] and watch.outside == [], name
+            assert page.locator("html").get_attribute("data-theme") in (theme, None)
+            wide = page.evaluate("[document.documentElement.scrollWidth, document.body.scrollWidth, innerWidth]")
+            assert max(wide[:2]) <= wide[2], f"{name} is {wide[:2]} wide in a window of {wide[2]}"
+            page.evaluate("document.querySelectorAll('details').forEach((fold) => fold.open = true)")
+            assert page.evaluate(UNREADABLE) == [], f"{name}, {theme}"
+
+
+def widgets(page):
+    found = page.locator(".qwl-explore").all()
+    assert found, "the lesson has no widget"
+    return found
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_widget_answers_the_keyboard_and_the_mouse(chromium, address, theme):
+    with Watch(chromium, address, theme=theme) as watch:
+        page = watch.open(LESSON)
+        for widget in widgets(page):
+            picture = widget.locator(".qwl-state")
+            seen = [picture.inner_html()]
+            slider = widget.locator("input[type=range]").first
+            slider.focus()
+            for _ in range(5):  # five moves, one picture
+                page.keyboard.press("ArrowRight")
+                assert picture.count() == 1
+            seen.append(picture.inner_html())
+            assert seen[1] != seen[0], "the keyboard does not change the picture"
+            page.keyboard.press("Home")
+            assert picture.inner_html() == seen[0], "Home does not lead back to the first picture"
+            slider.scroll_into_view_if_needed()
+            box = slider.bounding_box()
+            page.mouse.click(box["x"] + 0.9 * box["width"], box["y"] + box["height"] / 2)
+            assert picture.inner_html() != seen[0], "the mouse does not change the picture"
+            assert slider.evaluate("(slider) => slider.labels.length + slider.ariaLabel?.length") != 0
+            assert page.evaluate(UNREADABLE) == [], "after moving the widget"
+        assert watch.errors == [] and watch.outside == []
+
+
+def test_without_scripts_the_widget_shows_its_first_picture(chromium, address):
+    with Watch(chromium, address, scripts=False) as watch:
+        page = watch.open(LESSON)
+        for widget in widgets(page):
+            assert widget.locator(".qwl-state").inner_text().strip()
+            assert not widget.locator(".qwl-controls").is_visible()
+
+
+def test_the_theme_button_and_the_search_work_offline(chromium, address):
+    with Watch(chromium, address) as watch:
+        page = watch.open(LESSON)
+        button = page.locator(".theme-switch-button:visible").first
+        seen = {page.locator("html").get_attribute("data-theme")}
+        for _ in range(3):
+            button.click()
+            seen.add(page.locator("html").get_attribute("data-theme"))
+        assert seen == {"light", "dark"}
+        watch.open("search.html?q=padding")
+        page.locator("#search-results li").first.wait_for()
+        assert watch.errors == [] and watch.outside == []
+
+
+def test_mathematics_is_set_offline(chromium, address, tmp_path):
+    """MathJax and its fonts come from the site itself, whether or not a lesson has a formula yet."""
+    page_with_formula = SITE / "book" / "glossary.html"
+    with Watch(chromium, address) as watch:
+        page = watch.open(page_with_formula.relative_to(SITE).as_posix())
+        page.add_script_tag(url="../_static/mathjax/tex-mml-chtml.js")
+        page.evaluate("document.querySelector('article').insertAdjacentHTML('beforeend', '<p>\\\\(x^2\\\\)</p>')")
+        page.evaluate("MathJax.typesetPromise()")
+        page.locator("mjx-container").first.wait_for()
+        page.evaluate("document.fonts.ready")
+        assert watch.errors == [] and watch.outside == []

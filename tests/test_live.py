@@ -1,0 +1,34 @@
+"""Every lesson live, as in Jupyter and as in Colab: ipywidgets 8 from .venv, ipywidgets 7.7 from .venv-widgets7."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+PYTHON = {"8": Path(sys.executable), "7.7": ROOT / ".venv-widgets7" / "bin" / "python"}
+
+
+@pytest.mark.parametrize("version", PYTHON)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_lesson_runs_live_and_its_sliders_move_one_picture(path, version):
+    if not PYTHON[version].exists():
+        pytest.skip("no .venv-widgets7: `make test` creates it")
+    environment = {name: value for name, value in os.environ.items() if name not in ("QWENLAB_PAGE", "PYTHONPATH")}
+    run = subprocess.run(
+        [str(PYTHON[version]), str(ROOT / "tests" / "live_notebook.py"), str(path)],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    found = json.loads(run.stdout.splitlines()[-1])
+    assert found["ipywidgets"].startswith(version)
+    assert found["widgets"] >= 1
+    assert found["changed"] == found["widgets"]
+    assert found["pictures added"] == 0
+    assert found["open figures"] == 0

@@ -1,0 +1,203 @@
+"""What the project promises about itself: compact, downward imports, quick to import, exact pins, one spelling."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "qwenlab"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+
+def lines(path):
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def tracked_files():
+    run = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if run.returncode:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in run.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def text_of(path):
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:  # weights, fonts, pictures
+        return ""
+
+
+# --- Compact ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_library_is_compact():
+    long = {path.name: lines(path) for path in SOURCES if lines(path) > 250}
+    assert not long
+    assert sum(lines(p) for p in SOURCES if p.relative_to(PACKAGE).parts[0] in ("model", "batching")) <= 2000
+    assert sum(map(lines, SOURCES)) <= 5000
+
+
+LAYERS = ["errors", "model", "batching", "tasks", "bench", "teach", "cli"]  # each may import those before it
+
+
+def test_imports_run_downwards():
+    for path in SOURCES:
+        layer = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if layer not in LAYERS:
+            continue  # __init__ and the like stand above all
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in names:
+                if name.startswith("qwenlab."):
+                    below = name.split(".")[1]
+                    if below in LAYERS:
+                        assert LAYERS.index(below) <= LAYERS.index(layer), f"{path.name} imports {name}"
+
+
+def test_no_module_bears_the_name_of_a_public_function():
+    public = set()
+    for path in SOURCES:
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        public |= {node.name for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")}
+    assert not public & {path.stem for path in SOURCES} - {"main"}
+
+
+# --- Quick to import -------------------------------------------------------------------------------------------------
+
+
+def test_import_is_quick_and_loads_nothing_heavy():
+    program = """
+import json, sys, time
+import torch
+start = time.perf_counter()
+import qwenlab
+qwenlab.load, qwenlab.generate, qwenlab.left_pad
+seconds = time.perf_counter() - start
+heavy = [m for m in ("transformers", "sympy", "matplotlib", "ipywidgets") if m in sys.modules]
+print(json.dumps([seconds, heavy]))
+"""
+    # torch may load sympy by itself; what counts is what qwenlab adds
+    bare = subprocess.run(
+        [sys.executable, "-c", "import sys, torch; print('sympy' in sys.modules)"], capture_output=True, text=True
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    seconds, heavy = json.loads(run.stdout)
+    if bare.stdout.strip() == "True":
+        heavy = [name for name in heavy if name != "sympy"]
+    assert heavy == []
+    assert seconds < 2.5
+
+
+# --- Exact pins ------------------------------------------------------------------------------------------------------
+
+
+def pins(name):
+    found = {}
+    for line in (ROOT / name).read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith(("#", "-r ")):
+            match = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9.]+)", line)
+            assert match, f"{name}: {line!r} is not an exact pin"
+            found[re.sub(r"[-_.]+", "-", match[1]).lower()] = match[2]
+    return found
+
+
+def test_requirements_pin_everything_that_the_project_asks_for():
+    from packaging.requirements import Requirement
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    runtime, test = pins("requirements.txt"), pins("requirements-test.txt")
+    assert not runtime.keys() & test.keys()
+    for asked, pinned in [
+        (project["dependencies"] + extras["notebook"] + extras["book"], runtime),
+        (extras["test"] + extras["peers"], runtime | test),
+    ]:
+        for requirement in map(Requirement, asked):
+            name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+            if name != "qwenlab":
+                assert name in pinned, name
+                assert requirement.specifier.contains(pinned[name]), f"{requirement} but {pinned[name]} is pinned"
+
+
+def test_binder_installs_what_the_library_needs():
+    """Everything in pyproject.toml comes from conda-forge there, so that pip finds nothing left to fetch."""
+    import yaml
+    from packaging.requirements import Requirement
+
+    environment = yaml.safe_load((ROOT / ".binder" / "environment.yml").read_text(encoding="utf-8"))
+    conda = {re.split(r"[=<>]", entry)[0] for entry in environment["dependencies"] if isinstance(entry, str)}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = {"torch": "pytorch-cpu", "matplotlib": "matplotlib-base"}
+    for asked in project["dependencies"] + project["optional-dependencies"]["notebook"]:
+        name = Requirement(asked).name
+        assert names.get(name, name) in conda, name
+
+
+# --- The files as a reader finds them --------------------------------------------------------------------------------
+
+
+def test_every_make_command_in_the_prose_exists():
+    targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {"help", "book", "test", "test-all", "lab", "repository", "clean"} <= targets
+    for path in [ROOT / "README.md", *(ROOT / "book").glob("*.md")]:
+        for command in re.findall(r"(?:^|`)make ([a-z-]+)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            assert command in targets, f"{path.name}: make {command}"
+
+
+def test_the_readme_s_files_exist():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (ROOT / target).exists(), target
+
+
+def test_no_file_names_a_machine_or_a_package_registry():
+    hosts = ["py" + "pi.org", "python" + "hosted.org", "npm" + "js.", "conda" + ".anaconda"]
+    for path in tracked_files():
+        if "assets" in path.relative_to(ROOT).parts:
+            continue  # vendored
+        text = text_of(path)
+        assert not re.search(r"(?<![\w.-])/(wo" + r"rk|fa" + r"rm|tm" + r"p|ro" + r"ot)/\w", text), path.name
+        assert not any(host in text for host in hosts), path.name
+
+
+def test_python_is_formatted_and_free_of_lint():
+    for command in (["check"], ["format", "--check"]):
+        run = subprocess.run([sys.executable, "-m", "ruff", *command, "."], cwd=ROOT, capture_output=True, text=True)
+        assert run.returncode == 0, run.stdout + run.stderr
+
+
+AMERICAN = re.compile(
+    r"\b(colors?(?!-)|colored|gray|behaviors?|neighbors?|favorite|honors?|centers?|centered|labeled|modeling|canceled|"
+    r"(optim|normal|initial|memor|recogn|summar|general|visual|real|organ|minim|maxim|vector|parallel|util|synchron)"
+    r"iz(e|es|ed|ing|ations?)|analyz(e|es|ed|ing))\b",
+    re.IGNORECASE,
+)
+NOT_OURS = re.compile(r"""```.*?```|`[^`\n]*`|"[^"\n]*"|https?://\S+|\]\([^)]*\)""", re.DOTALL)  # code, titles, links
+
+
+def prose():
+    """What people read as text: Markdown files, Markdown cells, docstrings."""
+    for path in tracked_files():
+        if path.suffix == ".md" and "assets" not in path.relative_to(ROOT).parts:
+            yield path, text_of(path)
+        elif path.suffix == ".ipynb":
+            cells = json.loads(text_of(path))["cells"]
+            yield path, "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+        elif path.suffix == ".py":
+            tree = ast.parse(text_of(path))
+            kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+            yield path, "\n".join(ast.get_docstring(n) or "" for n in ast.walk(tree) if isinstance(n, kinds))
+
+
+def test_prose_is_in_british_spelling():
+    for path, text in prose():
+        found = AMERICAN.search(NOT_OURS.sub("", text))
+        assert not found, f"{path.relative_to(ROOT)}: {found and found[0]!r}"
