@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import nbformat
+import yaml
 from set_repository import set_repository
 from site_files import ROOT, SITE, Elements, built_pages
 
@@ -62,6 +63,14 @@ def test_a_good_cell_passes_and_launch_addresses_are_notebooks(tmp_path):
     assert (tmp_path / "notebooks" / "01-one-cell.ipynb").is_file()
     edit = "https://github.com/someone/qwenlab/edit/main/notebooks/01-one-cell.ipynb"
     assert edit in (tmp_path / "_build" / "html" / "notebooks" / "01-one-cell.html").read_text(encoding="utf-8")
+
+
+def test_every_notebook_is_a_page_of_the_site():
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    pages = [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
+    notebooks = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    assert [page.removeprefix("notebooks/") for page in pages if page.startswith("notebooks/")] == notebooks != []
+    assert all(re.fullmatch(r"\d\d(-[a-z0-9]+)+", name) for name in notebooks)
 
 
 def launch_path(link):
