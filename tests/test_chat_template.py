@@ -120,7 +120,7 @@ def test_malformed_messages_are_named_by_index(messages, complaint):
 
 def test_a_checkpoint_without_a_template_says_so(tmp_path):
     write_small_tokenizer(tmp_path, template=None)
-    with pytest.raises(ChatTemplateError, match="this checkpoint has no chat template; use encode"):
+    with pytest.raises(ChatTemplateError, match="no chat template in this checkpoint"):
         Tokenizer.from_folder(tmp_path).chat([USER])
 
 

@@ -117,7 +117,7 @@ class Tokenizer:
         marks of an assistant. Raises ChatTemplateError, naming the message.
         """
         if self.template is None:
-            raise ChatTemplateError(f"{self.source}: this checkpoint has no chat template; use encode")
+            raise ChatTemplateError(f"{self.source}: no chat template in this checkpoint; encode the bare text (--raw)")
         check_messages(messages)
         spare = spare_character(messages)
         guarded = guard(messages, list(self.control), ("<think>", "</think>"), spare)

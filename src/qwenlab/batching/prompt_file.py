@@ -1,0 +1,127 @@
+"""Files of prompts: .txt with one prompt a line, or .jsonl with {"prompt": ...} or {"messages": [...]} a line."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from qwenlab.errors import QwenlabError
+from qwenlab.model.chat import ChatTemplateError, check_messages
+
+
+class PromptFileError(QwenlabError):
+    """A file of prompts can't be read, or one of its lines is not a prompt."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One line of the file: its number, counted from 1, and the conversation that it stands for.
+
+    `plain` says that the line held only text, so that it can also be read without a chat template.
+    """
+
+    line: int
+    messages: list[dict[str, str]]
+    plain: bool = True
+
+    @property
+    def text(self) -> str:
+        """What is asked: the last message."""
+        return self.messages[-1]["content"]
+
+
+def read_prompts(path) -> tuple[list[Prompt], int]:
+    """The prompts of a .txt or .jsonl file, and how many blank lines were skipped.
+
+    Raises PromptFileError in one line that names the file, the line's number and what was expected.
+    """
+    path = Path(path)
+    read = {".txt": read_text, ".jsonl": read_json_line}.get(path.suffix.lower())
+    if read is None:
+        raise PromptFileError(f"{path}: expected a .txt (one prompt a line) or a .jsonl file")
+    try:
+        content = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        number, byte = problem.object.count(b"\n", 0, problem.start) + 1, problem.object[problem.start]
+        raise PromptFileError(f"{path} line {number}: not UTF-8 text (byte 0x{byte:02x})") from None
+    except OSError as problem:
+        raise PromptFileError(f"{path}: can't be read ({problem.strerror})") from None
+    lines = [line.removesuffix("\r") for line in content.removesuffix("\n").split("\n")]
+    prompts = [read(number, line, f"{path} line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+    if not prompts:
+        raise PromptFileError(f"{path}: no prompt in it")
+    return prompts, len(lines) - len(prompts)
+
+
+def read_text(number: int, line: str, place: str) -> Prompt:
+    return Prompt(number, [{"role": "user", "content": line}])
+
+
+def read_json_line(number: int, line: str, place: str) -> Prompt:
+    """{"prompt": "..."} or {"messages": [...]}; what else the object holds is not looked at."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError) as problem:
+        raise PromptFileError(f"{place}: not JSON ({problem})") from None
+    if not isinstance(entry, dict) or ("prompt" in entry) == ("messages" in entry):
+        raise PromptFileError(f'{place}: expected an object with "prompt" or "messages"')
+    if "prompt" not in entry:
+        try:
+            check_messages(entry["messages"])
+        except ChatTemplateError as problem:
+            raise PromptFileError(f"{place}: {problem}") from None
+        return Prompt(number, entry["messages"], plain=False)
+    if not isinstance(entry["prompt"], str) or not entry["prompt"]:
+        raise PromptFileError(f"{place}: prompt is {entry['prompt']!r}, expected a string that is not empty")
+    return Prompt(number, [{"role": "user", "content": entry["prompt"]}])
+
+
+def encode_prompts(
+    prompts: list[Prompt], path, tokenizer, limit: int, thinking: bool = True, raw: bool = False
+) -> list[list[int]]:
+    """Token ids of every prompt, through the checkpoint's chat template or, if `raw`, of its bare text.
+
+    limit: the model's context in tokens. Raises PromptFileError, naming the line, for a prompt that leaves no room
+    for an answer, that the template refuses, or that needs a template where none is to be used.
+    """
+    encoded = []
+    for prompt in prompts:
+        place = f"{path} line {prompt.line}"
+        if raw and not prompt.plain:
+            raise PromptFileError(f"{place}: messages need the chat template, which --raw leaves out")
+        try:
+            ids = tokenizer.encode(prompt.text) if raw else tokenizer.chat(prompt.messages, thinking=thinking)
+        except QwenlabError as problem:
+            raise PromptFileError(f"{place}: {problem}") from None
+        if not 0 < len(ids) < limit:
+            raise PromptFileError(f"{place}: {len(ids)} tokens, expected 1 to {limit - 1} in a context of {limit}")
+        encoded.append(ids)
+    return encoded
+
+
+def check_writable(path) -> None:
+    """Refuses a place where no file can be written, before hours of work end there. Raises PromptFileError."""
+    path = Path(path)
+    if path.is_dir():
+        raise PromptFileError(f"{path}: a folder, expected a file to write")
+    if not os.access(path.parent, os.W_OK):
+        raise PromptFileError(f"{path}: its folder is not there or not writable")
+
+
+def write_answers(path, prompts: list[Prompt], requests, texts: list[str], comparisons) -> None:
+    """One JSON object a prompt: what was asked, the answer, and how it compares with the answer alone, if known.
+
+    The file appears whole or not at all.
+    """
+    path = Path(path)
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            for prompt, request, text, comparison in zip(prompts, requests, texts, comparisons, strict=True):
+                asked = {"prompt": prompt.text} if prompt.plain else {"messages": prompt.messages}
+                answer = {"answer": text, "finish_reason": request.finish_reason, "token_ids": request.token_ids}
+                entry = {"line": prompt.line} | asked | answer | {"prompt_tokens": len(request.prompt)}
+                file.write(json.dumps(entry | (asdict(comparison) if comparison else {}), ensure_ascii=False) + "\n")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,169 @@
+"""The command line. `qwenlab generate` answers a file of prompts in batches.
+
+Exit status: 0 done, 1 failed, 2 wrong input, 130 interrupted; whatever goes wrong is said in one line on stderr.
+Commands import what they need when they run, so that `qwenlab --help` answers at once.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qwenlab import __version__
+
+app = typer.Typer(
+    help="Batched inference for Qwen models: answer files of prompts, and see that a batch changes no answer.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs a command and exits with its status."""
+    try:
+        status = app(arguments, prog_name="qwenlab", standalone_mode=False)
+        sys.stdout.flush()
+        if status == 130:
+            say("interrupted")
+    except typer.Abort:  # what older versions of typer make of Ctrl-C
+        status = say("interrupted", 130)
+    except BrokenPipeError:  # whoever read our output has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
+    except ValueError as problem:  # QwenlabError, and what the library says about its arguments
+        status = say(problem, 2)
+    except Exception as problem:
+        if hasattr(problem, "format_message"):  # typer's own: an unknown option, a missing argument
+            status = say(problem.format_message(), getattr(problem, "exit_code", 2))
+        else:
+            status = say(f"{type(problem).__name__}: {problem}", 1)
+    sys.exit(status or 0)
+
+
+def say(what, status: int = 0) -> int:
+    """One line on stderr; stdout is for answers."""
+    print("qwenlab:", " ".join(str(what).split()), file=sys.stderr)
+    return status
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"qwenlab {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def generate(
+    file: Annotated[
+        Path, typer.Argument(help='.txt: one prompt a line; .jsonl: {"prompt": ...} or {"messages": [...]} a line.')
+    ],
+    model: Annotated[str, typer.Option(help='A shipped model ("tiny"), a folder (./name) or a hub id (owner/name).')],
+    max_new_tokens: Annotated[int, typer.Option(help="Most tokens an answer may have.")] = 256,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token, 1 samples as trained.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Sample among the k likeliest tokens; 0: all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Sample among the likeliest tokens that add up to p; 1: all.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same samples.")] = 0,
+    strategy: Annotated[str, typer.Option(help="sequential, static or early-stop.")] = "early-stop",
+    slots: Annotated[int, typer.Option(help="Most prompts answered at the same time.")] = 64,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, bfloat16 or float16.  [default: float32 on a CPU, bfloat16 on a GPU]")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: a GPU if there is one]")] = None,
+    no_thinking: Annotated[bool, typer.Option("--no-thinking", help="Tell the chat template not to think.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the bare text, without a chat template.")] = False,
+    output: Annotated[
+        Path | None, typer.Option(help="Write the answers to this .jsonl file instead of showing them.")
+    ] = None,
+    check_alone: Annotated[
+        bool, typer.Option("--check-alone", help="Answer each prompt alone too, and compare. Status 1 if any differs.")
+    ] = False,
+) -> None:
+    """Answer a file of prompts in batches."""
+    from qwenlab.batching import alone, generation, prompt_file
+    from qwenlab.model.loading import load
+
+    prompts, blank = prompt_file.read_prompts(file)
+    if blank:
+        say(f"{file}: {blank} blank line{'s' * (blank > 1)} skipped")
+    if output is not None:
+        prompt_file.check_writable(output)
+    network, tokenizer = load(model, dtype, device)
+    limit = network.config.max_position_embeddings
+    ids = prompt_file.encode_prompts(prompts, file, tokenizer, limit, thinking=not no_thinking, raw=raw)
+    options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    options |= {"seed": seed, "slots": slots, "progress": True}
+    say(f"{model}, {str(network.dtype).removeprefix('torch.')} on {network.device}, {count(ids, 'prompt')}")
+    if check_alone:  # a process's first passes are slow, and would be charged to the batch
+        generation.generate(network, ids[:1], **options | {"max_new_tokens": 2, "progress": False})
+    batch = generation.generate(network, ids, strategy=strategy, **options)
+    say(speed("in batches", batch.stats))
+    comparisons = [None] * len(ids)
+    if check_alone:
+        one_by_one = generation.generate(network, ids, strategy="sequential", **options)
+        say(speed("one by one", one_by_one.stats))
+        comparisons = alone.compare_alone(network, ids, batch, one_by_one, progress=True)
+
+    texts = [tokenizer.decode(request.token_ids) for request in batch]
+    if output is not None:
+        prompt_file.write_answers(output, prompts, batch, texts, comparisons)
+        say(f"{output}: {count(texts, 'answer')}")
+    if output is None or check_alone:
+        for prompt, request, text, comparison in zip(prompts, batch, texts, comparisons, strict=True):
+            lengths = f"{len(request.prompt)} + {len(request.token_ids)} tokens"
+            print(f"[line {prompt.line}] {lengths}, {request.finish_reason}{describe(comparison)}")
+            print(f"> {prompt.text}\n{text}")
+            if comparison and not comparison.same:
+                print(f"alone it says:\n{tokenizer.decode(one_by_one[request.index].token_ids)}")
+            print()
+    if check_alone:
+        differing = sum(not comparison.same for comparison in comparisons)
+        print("first row of the mask (0 pad, 1 real):", mask_row(ids[:slots]))
+        print(speed("in batches", batch.stats))
+        print(speed("one by one", one_by_one.stats))
+        print(f"answers that differ from the one alone: {differing} of {len(ids)}")
+        print("largest difference of logits:", f"{max(comparison.difference for comparison in comparisons):.1e}")
+        print("(each prompt with its answer read twice, left-padded and alone: max|a - b| / max(1, max|b|))")
+        raise typer.Exit(1 if differing else 0)
+
+
+def count(things: list, name: str) -> str:
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
+
+
+def speed(how: str, stats) -> str:
+    return f"{how}: {stats.sampled_tokens} tokens in {stats.seconds:.2f} s, {stats.tokens_per_second:.0f} tokens/s"
+
+
+def mask_row(prompts: list[list[int]]) -> str:
+    """The first row of the prompts' left-padded mask; counted out where a terminal line can't hold it."""
+    from qwenlab.batching.padding import left_pad
+
+    row = "".join(str(int(real)) for real in left_pad(prompts, pad_id=0)[1][0])
+    return row if len(row) <= 120 else f"{row.count('0')} x 0, then {row.count('1')} x 1"
+
+
+def describe(comparison) -> str:
+    """Same or different, the pads it stood behind, and how far the logits are apart; "" if nothing was compared."""
+    if comparison is None:
+        return ""
+    words = "; same" if comparison.same else f"; DIFFERENT from new token {comparison.parted} on"
+    if comparison.margin is not None:
+        words += f" (alone, its two best logits there are {comparison.margin:.1e} apart)"
+    return f"{words}; {comparison.pads} pads, logits differ by {comparison.difference:.1e}"
+
+
+if __name__ == "__main__":
+    main()
