@@ -140,8 +140,9 @@ def _number(value):
 
 
 def _token(text):
-    """A token's text in which white space can be seen."""
-    return text.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣") or "∅"
+    """A token's text in which new lines and the space before a word can be seen."""
+    text = text.replace("\n", "⏎").replace("\t", "⇥")
+    return "␣" * (len(text) - len(text.lstrip(" "))) + text.lstrip(" ")
 
 
 def _plain_math(text):
@@ -167,4 +168,4 @@ def _labels(labels, count, name):
     labels = [str(label) for label in (range(count) if labels is None else labels)]
     if len(labels) != count:
         raise ValueError(f"heatmap: {len(labels)} labels in {name}, but the matrix has {count} {name}")
-    return [_token(label) if name == "columns" else label.replace("\n", "⏎") for label in labels]
+    return [_token(label) for label in labels]

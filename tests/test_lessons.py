@@ -1,0 +1,173 @@
+"""Every lesson: the frame is whole, it runs alone and offline, and any cell may run again, in any order, twice."""
+
+import json
+import random
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+HEADINGS = ["See it fail", "Look at it", "Mend it", "Measure it", "Where this loses", "Exercises", "Break it", "Recap"]
+MOST_MEMORY = 1.5e9
+MOST_WIDTH = 79  # characters of a code cell that the page shows without scrolling
+MOST_SECONDS = 180  # for the first run; a lesson takes about 30 s, and a test machine may be busy
+
+lessons = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def read(path):
+    notebook = nbformat.read(path, as_version=4)
+    return notebook, [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def words(notebook):
+    return "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+
+
+def checks(codes):
+    """(exercise, the reader's name, the solution's name) for each stub."""
+    stubs = [re.findall(r'check\("([\w-]+)", my_(\w+)\)', cell.source) for cell in codes]
+    return [(exercise, f"my_{name}", f"{name}_solution") for found in stubs for exercise, name in found]
+
+
+@lessons
+def test_the_file_is_clean(path):
+    notebook, codes = read(path)
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == "python3" and "widgets" not in notebook.metadata
+    assert all(not cell.outputs and cell.execution_count is None for cell in codes)
+    ids = [cell["id"] for cell in json.loads(path.read_text())["cells"]]
+    assert len(ids) == len(set(ids)) and all(re.fullmatch(r"[a-z][a-z0-9-]*", i) for i in ids)
+    assert codes[0]["id"] == "install"
+    lines = [line for cell in codes[1:] for line in cell.source.splitlines()]
+    assert [line for line in lines if len(line) > MOST_WIDTH] == []
+
+
+@lessons
+def test_the_frame_is_whole(path):
+    notebook, codes = read(path)
+    text = words(notebook)
+    opening = notebook.cells[0].source
+    assert re.match(r"# .+\n\n\*\*.+\.\*\*\n", opening), "a title, then the claim in one bold sentence"
+    assert "New in the library" in opening and len(re.findall(r"^- \*\*\w+\*\* ", opening, re.M)) == 3
+    assert "Before you start" in opening and len(re.findall(r"(minutes?|a minute) ", opening)) >= 3
+    found = re.findall(r"^##+ (.+)$", text, re.M)
+    assert [heading for heading in found if heading in HEADINGS] == HEADINGS
+    recap = text.split("## Recap")[1]
+    assert len(re.findall(r"^\d\. ", recap, re.M)) == 5 and "*Next:*" in recap
+    assert "<summary>For instructors</summary>" in recap
+    assert sum("explore(" in cell.source for cell in codes) >= 1
+    tags = [tag for cell in codes for tag in cell.metadata.get("tags", [])]
+    assert "break" in tags and "restore" in tags
+    assert any('CHECKPOINT = "tiny"' in cell.source for cell in codes)
+
+
+@lessons
+def test_each_exercise_has_a_stub_a_hint_and_a_folded_solution(path):
+    notebook, codes = read(path)
+    stubs = checks(codes)
+    assert len(stubs) >= 2 and words(notebook).count("<summary>Hint</summary>") >= len(stubs)
+    for _, mine, solution in stubs:
+        assert sum(f"def {mine}(" in cell.source for cell in codes) == 1
+        (folded,) = [cell for cell in codes if f"def {solution}(" in cell.source]
+        assert "hide-cell" in folded.metadata.tags and folded.metadata.jupyter.source_hidden
+
+
+PROBE = """
+import json, resource
+from qwenlab.teach import check
+print("probe" + json.dumps({
+    "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    "figures": len(__import__("sys").modules["matplotlib.pyplot"].get_fignums())
+               if "matplotlib.pyplot" in __import__("sys").modules else 0,
+    "stubs": [repr(check(name, globals()[mine])) for name, mine, _ in STUBS],
+    "solved": [check(name, globals()[solution]).ok for name, _, solution in STUBS],
+}))
+"""
+
+
+def output(cell):
+    return "".join(out.get("text", "") for out in cell.outputs)
+
+
+def run(notebook, path):
+    # Cells of a lesson that are meant to fail say so by a tag of their own; everything else must not raise.
+    NotebookClient(notebook, timeout=MOST_SECONDS, resources={"metadata": {"path": str(path.parent)}}).execute()
+
+
+@lessons
+def test_it_runs_and_any_cell_runs_again_in_any_order_twice(path, monkeypatch):
+    monkeypatch.delenv("QWENLAB_PAGE", raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    notebook, codes = read(path)
+    again = [cell for _ in range(2) for cell in codes]
+    random.Random(path.stem).shuffle(again)  # each cell twice, in any order
+    probe = nbformat.v4.new_code_cell(PROBE.replace("STUBS", repr(checks(codes))))
+    copies = [nbformat.v4.new_code_cell(cell.source, metadata=cell.metadata) for cell in again]
+    notebook.cells = [*codes, *copies, probe]
+    run(notebook, path)
+    found = json.loads(output(notebook.cells[-1]).split("probe")[1])
+    assert found["memory"] < MOST_MEMORY, f"{found['memory'] / 1e9:.2f} GB"
+    assert found["figures"] == 0
+    assert all("not yet" in answer for answer in found["stubs"]) and all(found["solved"])
+
+
+# --- what lesson 02 says must be what happens ---
+
+
+@pytest.fixture(scope="module")
+def lesson_02():
+    """The source of each cell by id, and a namespace in which the first half has run."""
+    _, codes = read(next(path for path in NOTEBOOKS if path.stem == "02-left-padding"))
+    sources = {cell["id"]: cell.source for cell in codes}
+    names = {}
+    for name in ("load", "alone", "right-pad", "mask-from-ids", "look-sides"):
+        exec(sources[name], names)
+    return sources, names
+
+
+def say(lesson, cell, capsys, **changes):
+    """Run a cell after replacing pieces of its source; what it prints."""
+    sources, names = lesson
+    source = sources[cell]
+    for number, (old, new) in enumerate(changes.values()):
+        assert source.count(old) == 1, (number, old)
+        source = source.replace(old, new)
+    capsys.readouterr()
+    exec(source, dict(names))
+    return capsys.readouterr().out
+
+
+def verdicts(text):
+    return re.findall(r"same as alone|DIFFERENT", text)
+
+
+def test_02_right_padding_spoils_the_short_row_only(lesson_02, capsys):
+    assert verdicts(say(lesson_02, "right-pad", capsys)) == ["DIFFERENT", "same as alone"]
+    assert verdicts(say(lesson_02, "plain", capsys)) == ["same as alone"] * 2
+
+
+def test_02_the_model_answers_rightly_alone(lesson_02):
+    names = lesson_02[1]
+    assert [names["text"](ids)[-9:] for ids in names["alone"]] == ["\\boxed{4}", "boxed{38}"]
+
+
+def test_02_a_mask_from_ids_moves_the_logits(lesson_02, capsys):
+    said = say(lesson_02, "mask-from-ids", capsys)
+    real, true = map(int, re.search(r"(\d+) real tokens, (\d+) True", said).groups())
+    assert real == true + 1 and float(re.search(r"logits: ([\d.]+)", said)[1]) > 0.01
+
+
+def test_02_breaking_shows_what_the_text_says(lesson_02, capsys):
+    swap_ids = ("[pad_id] * pads + list(ids)", "list(ids) + [pad_id] * pads")
+    swap_mask = ("[False] * pads + [True] * len(ids)", "[True] * len(ids) + [False] * pads")
+    from_ids = ("torch.tensor(rows), torch.tensor(real)  # 3", "torch.tensor(rows), torch.tensor(rows) != pad_id")
+    note = ("batch = [prompts[0], prompts[1]]", "batch = [with_note, prompts[1]]")
+    assert verdicts(say(lesson_02, "break-me", capsys)) == ["same as alone"] * 2
+    assert verdicts(say(lesson_02, "break-me", capsys, a=swap_ids, b=swap_mask)) == ["DIFFERENT", "same as alone"]
+    assert verdicts(say(lesson_02, "break-me", capsys, a=swap_mask)) == ["DIFFERENT", "same as alone"]
+    assert verdicts(say(lesson_02, "break-me", capsys, a=from_ids)) == ["same as alone"] * 2
+    assert "DIFFERENT" in verdicts(say(lesson_02, "break-me", capsys, a=from_ids, b=note))
