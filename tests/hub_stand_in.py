@@ -50,7 +50,8 @@ def hub(repositories: dict[str, Path], gated=(), cut=()):
                 ]
                 return self.send(200, json.dumps(rows).encode())
             info = {"id": name, "modelId": name, "sha": COMMIT, "siblings": [{"rfilename": name} for name in names]}
-            return self.send(200, json.dumps(info | {"private": False, "tags": [], "downloads": 0}).encode())
+            info |= {"private": False, "tags": [], "downloads": 0, "likes": 0}
+            return self.send(200, json.dumps(info).encode())
 
         def send_file(self, path: Path):
             body = path.read_bytes()

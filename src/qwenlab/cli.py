@@ -129,14 +129,10 @@ def generate(
                 print(f"alone it says:\n{tokenizer.decode(one_by_one[request.index].token_ids)}")
             print()
     if check_alone:
-        differing = sum(not comparison.same for comparison in comparisons)
         print("first row of the mask (0 pad, 1 real):", mask_row(ids[:slots]))
         print(speed("in batches", batch.stats))
         print(speed("one by one", one_by_one.stats))
-        print(f"answers that differ from the one alone: {differing} of {len(ids)}")
-        print("largest difference of logits:", f"{max(comparison.difference for comparison in comparisons):.1e}")
-        print("(each prompt with its answer read twice, left-padded and alone: max|a - b| / max(1, max|b|))")
-        raise typer.Exit(1 if differing else 0)
+        raise typer.Exit(conclude(comparisons))
 
 
 def count(things: list, name: str) -> str:
@@ -163,6 +159,15 @@ def describe(comparison) -> str:
     if comparison.margin is not None:
         words += f" (alone, its two best logits there are {comparison.margin:.1e} apart)"
     return f"{words}; {comparison.pads} pads, logits differ by {comparison.difference:.1e}"
+
+
+def conclude(comparisons: list) -> int:
+    """The last lines of the comparison; returns the exit status."""
+    differing = sum(not comparison.same for comparison in comparisons)
+    print(f"answers that differ from the one alone: {differing} of {len(comparisons)}")
+    print(f"largest difference of logits: {max(comparison.difference for comparison in comparisons):.1e}")
+    print("(each prompt with its answer read twice, left-padded and alone: max|a - b| / max(1, max|b|))")
+    return 1 if differing else 0
 
 
 if __name__ == "__main__":
