@@ -33,6 +33,7 @@ class Exercise:
 
 
 EXERCISES = {}
+NOTHING = "Your function returned None."
 
 
 def exercise(name, *args, **kwargs):
@@ -65,15 +66,13 @@ def check(name, answer):
     passed, count = [], 0
     for label, arguments in EXERCISES[name].cases():
         try:
-            wrong = _run(EXERCISES[name], arguments, answer)
+            lines, pictures = _run(EXERCISES[name], arguments, answer)
         except Exception as error:  # a result so odd that it cannot even be compared
-            wrong = f"What your function returned could not be compared: {type(error).__name__}: {error}"
-        if wrong == "not yet" and not count:
-            return Answer(False, [f"{name}: not yet. Your function returned None."])
-        if isinstance(wrong, str):
-            wrong = [wrong.replace("not yet", "Your function returned None.")], []
-        if wrong:
-            lines, pictures = wrong
+            lines = [f"What your function returned could not be compared: {type(error).__name__}: {error}"]
+            pictures = []
+        if lines == [NOTHING] and not count:
+            return Answer(False, [f"{name}: not yet. {NOTHING}"])
+        if lines:
             right = [f"Right so far: {', '.join(passed)}."] if passed else []
             return Answer(False, [f"✗ {name}: wrong on {label}.", *lines, *right], pictures)
         passed += [] if label in passed else [label]
@@ -82,26 +81,26 @@ def check(name, answer):
 
 
 def _run(exercise, arguments, answer):
-    """None if right; else one line, or (lines, pictures)."""
+    """One case: the lines that say what is wrong (none if it is right), and pictures of expected and theirs."""
     given = copy.deepcopy(arguments)
     try:
         theirs = answer(*given)
     except (Exception, SystemExit) as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        return f"Called with {_show(arguments)} your function raised {said[:300]}"
+        return [f"Called with {_show(arguments)} your function raised {said[:300]}"], []
     if theirs is None:
-        return "not yet"
+        return [NOTHING], []
     if not _same(given, arguments):
-        return f"Your function changed its own input {_show(arguments)}. Hint: work on a copy, callers keep theirs."
+        return [f"Your function changed its own input {_show(arguments)}.", "Hint: callers keep theirs; copy it."], []
     expected, theirs = _tuple(exercise.solution(*copy.deepcopy(arguments))), _tuple(theirs)
     names = " and ".join(exercise.results)
     if len(theirs) != len(expected):
-        return f"Expected {len(expected)} value(s) back, {names}; your function returned {len(theirs)}."
+        return [f"Expected {len(expected)} value(s) back, {names}; your function returned {len(theirs)}."], []
     for result, right, other in zip(exercise.results, expected, theirs, strict=True):
         if type(other) is not type(right):
-            return f"{result} should be a {type(right).__name__}; yours is a {type(other).__name__}."
+            return [f"{result} should be a {type(right).__name__}; yours is a {type(other).__name__}."], []
     if _same(expected, theirs):
-        return None
+        return [], []
     hint = _hint(exercise, arguments, expected, theirs)
     wrong = [not _same(right, other) for right, other in zip(expected, theirs, strict=True)].index(True)
     result, right, other = exercise.results[wrong], expected[wrong], theirs[wrong]

@@ -72,22 +72,20 @@ def _words(controls, state):
 
 def _draw(draw, controls, state):
     """One state as HTML without our style sheet. Figures that draw leaves open are closed; an unreturned one counts."""
-    pyplot = _pyplot()
-    before = set(pyplot.get_fignums()) if pyplot else set()
+    before = _open_figures()
     try:
         shown = draw(**{control.name: value for control, value in zip(controls, state, strict=True)})
-        pyplot = _pyplot()  # draw may have been the first to import it
-        if shown is None and pyplot and set(pyplot.get_fignums()) - before:
-            shown = pyplot.gcf()
+        if shown is None and _open_figures() - before:
+            shown = sys.modules["matplotlib.pyplot"].gcf()
         return bare_html(shown)
     finally:
-        if pyplot := _pyplot():
-            for number in set(pyplot.get_fignums()) - before:
-                pyplot.close(number)
+        for number in _open_figures() - before:
+            sys.modules["matplotlib.pyplot"].close(number)
 
 
-def _pyplot():
-    return sys.modules.get("matplotlib.pyplot")
+def _open_figures():
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    return set(pyplot.get_fignums()) if pyplot else set()
 
 
 def _live(draw, controls, widgets):
