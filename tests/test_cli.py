@@ -152,6 +152,19 @@ def test_comparing_in_small_rectangles_changes_nothing(model, monkeypatch):
     assert all(c.same and c.difference < 1e-5 for c in whole + single)
 
 
+def test_the_margin_is_that_of_the_lone_row_where_the_answers_part(model):
+    network, tokenizer = qwenlab.load(model)
+    prompts = [tokenizer.encode(text) for text in ("a", "hello there")]
+    batch = qwenlab.generate(network, prompts, max_new_tokens=5, stop=())
+    lone = qwenlab.generate(network, prompts, max_new_tokens=5, stop=(), strategy="sequential")
+    lone[0].token_ids[3] += 1
+    parted, same = alone.compare_alone(network, prompts, batch, lone)
+    read = torch.tensor([prompts[0] + batch[0].token_ids[:3]])
+    best, second = network(read, last_only=True)[0].topk(2).values.tolist()
+    assert (parted.same, parted.parted) == (False, 3) and parted.margin == pytest.approx(best - second, abs=1e-5)
+    assert same.same and same.parted is None and same.margin is None
+
+
 def test_difference_sees_a_leak():
     a, b = torch.tensor([0.5, 3.0]), torch.tensor([0.5, 4.0])
     assert alone.difference(a, b) == 0.25 and alone.difference(b, b) == 0
