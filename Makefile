@@ -10,6 +10,10 @@ SITE := _build/html/index.html
 WIDGETS7 := .venv-widgets7
 WIDGETS7_PINS := ipywidgets==7.7.5 ipython-genutils==0.2.0
 
+# Threads that wait for each other sleep: on a busy machine spinning threads make small models many times slower.
+OMP_WAIT_POLICY ?= PASSIVE
+export OMP_WAIT_POLICY
+
 .DEFAULT_GOAL := help
 .PHONY: help book test test-all lab repository clean distclean
 
