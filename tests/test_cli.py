@@ -117,7 +117,7 @@ def test_check_alone_finds_every_answer_the_same(run, model, options):
     with open("a.jsonl", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
     assert mask == "0" * (rows[1]["prompt_tokens"] - rows[0]["prompt_tokens"]) + "1" * rows[0]["prompt_tokens"]
-    assert all(row["same"] and row["difference"] < 1e-5 for row in rows)
+    assert all(row["same"] and row["difference"] < 1e-5 and row["logprobs"] < 1e-5 for row in rows)
     assert rows[0]["pads"] > 0 and min(row["pads"] for row in rows) == 0
 
 
@@ -158,11 +158,14 @@ def test_the_margin_is_that_of_the_lone_row_where_the_answers_part(model):
     batch = qwenlab.generate(network, prompts, max_new_tokens=5, stop=())
     lone = qwenlab.generate(network, prompts, max_new_tokens=5, stop=(), strategy="sequential")
     lone[0].token_ids[3] += 1
+    lone[0].logprobs[2] += 0.5
+    lone[0].logprobs[3] += 9
     parted, same = alone.compare_alone(network, prompts, batch, lone)
     read = torch.tensor([prompts[0] + batch[0].token_ids[:3]])
     best, second = network(read, last_only=True)[0].topk(2).values.tolist()
     assert (parted.same, parted.parted) == (False, 3) and parted.margin == pytest.approx(best - second, abs=1e-5)
     assert same.same and same.parted is None and same.margin is None
+    assert parted.logprobs == pytest.approx(0.5, abs=1e-5) and same.logprobs < 1e-5
 
 
 def test_difference_sees_a_leak():

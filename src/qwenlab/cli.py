@@ -158,7 +158,8 @@ def describe(comparison) -> str:
     words = "; same" if comparison.same else f"; DIFFERENT from new token {comparison.parted} on"
     if comparison.margin is not None:
         words += f" (alone, its two best logits there are {comparison.margin:.1e} apart)"
-    return f"{words}; {comparison.pads} pads, logits differ by {comparison.difference:.1e}"
+    apart = f"logits differ by {comparison.difference:.1e}, log-probabilities by {comparison.logprobs:.1e}"
+    return f"{words}; {comparison.pads} pads, {apart}"
 
 
 def conclude(comparisons: list) -> int:
@@ -166,7 +167,9 @@ def conclude(comparisons: list) -> int:
     differing = sum(not comparison.same for comparison in comparisons)
     print(f"answers that differ from the one alone: {differing} of {len(comparisons)}")
     print(f"largest difference of logits: {max(comparison.difference for comparison in comparisons):.1e}")
-    print("(each prompt with its answer read twice, left-padded and alone: max|a - b| / max(1, max|b|))")
+    print("  each prompt with its answer read once more, left-padded and alone: max|a - b| / max(1, max|b|)")
+    print(f"largest difference of log-probabilities: {max(comparison.logprobs for comparison in comparisons):.1e}")
+    print("  of the new tokens, as the two runs computed them, as long as they agree")
     return 1 if differing else 0
 
 

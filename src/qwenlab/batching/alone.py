@@ -22,13 +22,15 @@ class Comparison:
     """One prompt in the batch and alone.
 
     same: the same ids and the same end. pads: left pads beside it in the rectangle. difference: of the logits, at
-    every token of prompt and answer. parted: the first new token that differs (None if none does), and margin: by
-    how much the lone row's best logit leads its second there; a small margin is a tie that rounding may turn.
+    every token of prompt and answer, read again. logprobs: the largest difference of the two runs' log-probabilities
+    of the new tokens, as long as they agree. parted: the first new token that differs (None if none does), and
+    margin: by how much the lone row's best logit leads its second there; a tiny lead is a tie that rounding may turn.
     """
 
     same: bool
     pads: int
     difference: float
+    logprobs: float
     parted: int | None = None
     margin: float | None = None
 
@@ -52,7 +54,9 @@ def compare_alone(model, prompts: Sequence[list[int]], batch, alone, progress: b
                 pads = len(padded) - len(by_itself)
                 same = (batch[i].token_ids, batch[i].stop_id) == (alone[i].token_ids, alone[i].stop_id)
                 parting = where_they_part(said(batch[i]), said(alone[i]), by_itself[len(prompts[i]) - 1 :])
-                comparisons.append(Comparison(same, pads, difference(padded[pads:], by_itself), *parting))
+                agreed = zip(batch[i].logprobs[: parting[0]], alone[i].logprobs, strict=False)
+                logprobs = max((abs(a - b) for a, b in agreed), default=0.0)
+                comparisons.append(Comparison(same, pads, difference(padded[pads:], by_itself), logprobs, *parting))
                 bar.update()
     return comparisons
 
