@@ -11,7 +11,8 @@ from small_checkpoint import write_small_checkpoint
 
 import qwenlab
 from qwenlab import cli
-from qwenlab.batching import alone, prompt_file
+from qwenlab.bench import alone
+from qwenlab.tasks import prompt_file
 
 
 @pytest.fixture(scope="module")

@@ -92,8 +92,10 @@ def generate(
     ] = False,
 ) -> None:
     """Answer a file of prompts in batches."""
-    from qwenlab.batching import alone, generation, prompt_file
+    from qwenlab.batching import generation
+    from qwenlab.bench import alone
     from qwenlab.model.loading import load
+    from qwenlab.tasks import prompt_file
 
     prompts, blank = prompt_file.read_prompts(file)
     if blank:
