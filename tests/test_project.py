@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -133,12 +134,12 @@ def test_binder_installs_what_the_library_needs():
     from packaging.requirements import Requirement
 
     environment = yaml.safe_load((ROOT / ".binder" / "environment.yml").read_text(encoding="utf-8"))
-    conda = {re.split(r"[=<>]", entry)[0] for entry in environment["dependencies"] if isinstance(entry, str)}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     names = {"torch": "pytorch-cpu", "matplotlib": "matplotlib-base"}
     for asked in project["dependencies"] + project["optional-dependencies"]["notebook"]:
-        name = Requirement(asked).name
-        assert names.get(name, name) in conda, name
+        requirement = Requirement(asked)
+        wanted = f"{names.get(requirement.name, requirement.name)}{requirement.specifier}"
+        assert wanted in environment["dependencies"], wanted
 
 
 # --- The files as a reader finds them --------------------------------------------------------------------------------
@@ -201,3 +202,27 @@ def test_prose_is_in_british_spelling():
     for path, text in prose():
         found = AMERICAN.search(NOT_OURS.sub("", text))
         assert not found, f"{path.relative_to(ROOT)}: {found and found[0]!r}"
+
+
+def make(folder, path, *arguments):
+    environment = {"PATH": str(path), "HOME": str(folder)}
+    return subprocess.run(["make", "-C", str(folder), *arguments], capture_output=True, text=True, env=environment)
+
+
+def test_set_up_without_python_says_so_in_one_line(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("python3.11", "python3"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")  # too old, or a stand-in for what is not installed
+        (tmp_path / name).chmod(0o755)
+    run = make(tmp_path, f"{tmp_path}:/usr/bin:/bin", "book")
+    assert run.returncode == 2
+    said = [line for line in run.stderr.splitlines() if not line.startswith("make")]
+    assert said == ["qwenlab needs Python 3.11: neither python3.11 nor a new enough python3 was found."]
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_make_alone_lists_the_targets(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    run = make(tmp_path, "/usr/bin:/bin")
+    assert run.returncode == 0 and "make book" in run.stdout and "make test-all" in run.stdout
+    assert not (tmp_path / ".venv").exists()
