@@ -129,7 +129,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     def broken(*args, **kwargs):
         raise OSError("disk full")
 
-    monkeypatch.setattr("qwenlab.model.weights.save_file", broken)
+    monkeypatch.setattr("qwenlab.model.weights.save", broken)
     with pytest.raises(OSError):
         save_weights(random_model(seed=2), tmp_path)
     assert path.read_bytes() == old and [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]

@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import nn
 
 from qwenlab.errors import QwenlabError
@@ -56,7 +56,7 @@ def save_weights(model: nn.Module, folder, dtype: torch.dtype | None = None) -> 
     part = path.with_name(SINGLE + ".part")
     tensors = {name: p.detach().to("cpu", dtype).contiguous() for name, p in model.named_parameters()}
     try:
-        save_file(tensors, part, metadata={"format": "pt"})
+        part.write_bytes(save(tensors, metadata={"format": "pt"}))  # not save_file: it makes files only we may read
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
