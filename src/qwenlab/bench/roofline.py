@@ -1,0 +1,75 @@
+"""The best a machine could do: bytes over measured bandwidth, or arithmetic over its measured rate.
+
+The roofline of Williams, Waterman and Patterson (Communications of the ACM 52(4), 2009), for one decode step.
+"""
+
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+
+from qwenlab.bench.timing import machine_name
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What was measured on this machine, in one dtype: bytes read a second, floating-point operations a second."""
+
+    name: str
+    dtype: str
+    bytes_per_second: float
+    flops_per_second: float
+
+
+def measure_machine(
+    dtype: torch.dtype = torch.float32, device="cpu", megabytes: int = 256, repeats: int = 5
+) -> Machine:
+    """Reads `megabytes` of memory and multiplies two square matrices, several times; the best of each counts.
+
+    The best, not the median: a roof is what can be reached. Takes about a second.
+    """
+    device = torch.device(device)
+    memory = torch.ones(megabytes * 2**20 // 4, dtype=torch.float32, device=device)
+    side = 1024
+    square = torch.ones(side, side, dtype=dtype, device=device)
+    reading = best_seconds(memory.sum, device, repeats)
+    multiplying = best_seconds(lambda: square @ square, device, repeats)
+    return Machine(
+        machine_name(device), str(dtype).removeprefix("torch."), memory.nbytes / reading, 2 * side**3 / multiplying
+    )
+
+
+def best_seconds(work, device: torch.device, repeats: int) -> float:
+    work()
+    times = []
+    for _ in range(repeats):
+        synchronise(device)
+        began = perf_counter()
+        work()
+        synchronise(device)
+        times.append(perf_counter() - began)
+    return min(times)
+
+
+def synchronise(device: torch.device) -> None:
+    """A GPU works on after the call returns: wait for it before reading a clock."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def decode_bound(model, machine: Machine, rows: int, context: int) -> tuple[float, float]:
+    """Least seconds of one decode step: (to read what it must read, to compute what it must compute).
+
+    rows at once, `context` tokens behind each. Weights are read once for all rows, keys and values once a row; a
+    multiplication and an addition count as two operations. The longer of the two is the bound.
+    """
+    config = model.config
+    size = model.dtype.itemsize
+    matrices = sum(p.numel() for p in model.parameters() if p.ndim == 2)
+    if not config.tie_word_embeddings:
+        matrices -= config.vocab_size * config.hidden_size  # a lookup reads one line of the embedding, not all
+    cached = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * context  # numbers a row
+    attention = 4 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * context
+    read = size * (matrices + rows * cached)
+    compute = rows * (2 * matrices + attention)
+    return read / machine.bytes_per_second, compute / machine.flops_per_second

@@ -1,0 +1,114 @@
+"""Throughput over batch size: the curve that says how many rows pay."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+
+from qwenlab.batching.generation import generate
+from qwenlab.bench.timing import Spread, alternate, machine_name
+
+
+@dataclass(frozen=True)
+class Point:
+    """One batch size. `tokens_per_second` counts all sampled tokens over the whole run; `decode_tokens_per_second`
+    those after the first, over the decode steps; `first_token_s` is the prefill, `step_s` one decode step."""
+
+    batch_size: int
+    tokens_per_second: Spread
+    decode_tokens_per_second: Spread
+    first_token_s: Spread
+    step_s: Spread
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The points, and all that is needed to repeat them. `print(sweep)` is the table, `sweep.json()` one line."""
+
+    points: list[Point]
+    machine: str
+    torch_version: str
+    dtype: str
+    parameters: int
+    prompt_tokens: int
+    new_tokens: int
+    repeats: int
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.machine}; torch {self.torch_version}, {self.dtype}, {self.parameters:,} parameters",
+            f"{self.prompt_tokens} prompt tokens and {self.new_tokens} new ones a row; "
+            f"median of {self.repeats} (lowest to highest)",
+            "",
+            f"{'rows':>5}  {'tokens/s':>24}  {'decode tokens/s':>24}  {'first token, ms':>22}  {'a step, ms':>22}",
+        ]
+        for p in self.points:
+            first, step = in_ms(p.first_token_s), in_ms(p.step_s)
+            lines.append(
+                f"{p.batch_size:>5}  {f'{p.tokens_per_second:.0f}':>24}  {f'{p.decode_tokens_per_second:.0f}':>24}"
+                f"  {f'{first:.2f}':>22}  {f'{step:.2f}':>22}"
+            )
+        return "\n".join(lines)
+
+    def json(self) -> str:
+        """Everything as one line of JSON; seconds and tokens a second."""
+        return json.dumps(asdict(self))
+
+
+def in_ms(spread: Spread) -> Spread:
+    return Spread(spread.median * 1e3, spread.low * 1e3, spread.high * 1e3)
+
+
+def sweep(
+    model,
+    batch_sizes: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
+    prompt_tokens: int = 32,
+    new_tokens: int = 32,
+    *,
+    repeats: int = 5,
+    warm_up: int = 1,
+    seed: int = 0,
+    show: bool = True,
+    progress: bool = False,
+) -> Sweep:
+    """Measures generation at each batch size: prompts of random ids, all of one length, no stop ids.
+
+    Batch sizes take turns, forwards and backwards, so that a drifting machine cannot favour one end. The host waits
+    for the device at every step, so prefill and decode are told apart honestly on a GPU too. Prints the table if
+    `show`. Raises ValueError for sizes below 1, fewer than 2 new tokens, or rows longer than the context.
+    """
+    sizes = list(batch_sizes)
+    if not sizes or min(sizes) < 1 or len(set(sizes)) != len(sizes):
+        raise ValueError(f"batch_sizes is {sizes}, expected different whole numbers of at least 1")
+    limit = model.config.max_position_embeddings
+    if prompt_tokens < 1 or new_tokens < 2 or prompt_tokens + new_tokens > limit:
+        raise ValueError(
+            f"prompt_tokens {prompt_tokens} and new_tokens {new_tokens}: expected at least 1 and 2, "
+            f"and together at most {limit}"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    prompts = torch.randint(model.config.vocab_size, (max(sizes), prompt_tokens), generator=generator).tolist()
+
+    def run(size: int):
+        return generate(model, prompts[:size], max_new_tokens=new_tokens, stop=(), strategy="static", slots=size).stats
+
+    readings = alternate(run, sizes, repeats, warm_up, progress)
+    points = [
+        Point(
+            size,
+            Spread.of(s.tokens_per_second for s in stats),
+            Spread.of((s.sampled_tokens - size) / s.decode_seconds for s in stats),
+            Spread.of(s.prefill_seconds for s in stats),
+            Spread.of(s.decode_seconds / (new_tokens - 1) for s in stats),
+        )
+        for size, stats in readings.items()
+    ]
+    parameters = sum(p.numel() for p in model.parameters())
+    dtype = str(model.dtype).removeprefix("torch.")
+    result = Sweep(
+        points, machine_name(model.device), torch.__version__, dtype, parameters, prompt_tokens, new_tokens, repeats
+    )
+    if show:
+        print(result)
+    return result

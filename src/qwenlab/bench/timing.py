@@ -1,0 +1,65 @@
+"""Repeated measurements that can be trusted: warmed up, in alternated order, told with their spread."""
+
+import platform
+import statistics
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Repeated readings of one quantity: their median, lowest and highest."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, readings: Iterable[float]) -> "Spread":
+        readings = list(readings)
+        return cls(statistics.median(readings), min(readings), max(readings))
+
+    def __format__(self, how: str) -> str:
+        """`f"{spread:.1f}"` is "12.3 (11.9 to 13.0)"."""
+        return f"{self.median:{how}} ({self.low:{how}} to {self.high:{how}})"
+
+
+def alternate(run: Callable, cases: list[Hashable], repeats: int, warm_up: int = 1, progress: bool = False) -> dict:
+    """Calls `run(case)` `repeats` times for every case and returns {case: [what it returned, ...]}.
+
+    Each case first runs `warm_up` times for nothing. The order turns round after every pass, so that a machine that
+    slows down or speeds up meets first and last cases alike. Raises ValueError for fewer than one repeat.
+    """
+    if repeats < 1:
+        raise ValueError(f"repeats is {repeats}, expected at least 1")
+    readings = {case: [] for case in cases}
+    with tqdm(total=len(cases) * (warm_up + repeats), unit="run", disable=not progress, leave=False) as bar:
+        for case in cases:
+            for _ in range(warm_up):
+                run(case)
+                bar.update()
+        for turn in range(repeats):
+            for case in cases if turn % 2 == 0 else cases[::-1]:
+                readings[case].append(run(case))
+                bar.update()
+    return readings
+
+
+def machine_name(device: torch.device) -> str:
+    """The processor that computes, with its thread count on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{cpu_name()}, {torch.get_num_threads()} threads"
+
+
+def cpu_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return " ".join(line.partition(":")[2].split())
+    return platform.processor() or platform.machine()
