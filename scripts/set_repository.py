@@ -37,15 +37,16 @@ def check_address(url: str, branch: str) -> tuple[str, str]:
 
 def install_cell(url: str, branch: str) -> str:
     """Return the source of a notebook's install cell: what a fresh Colab needs, and nothing anywhere else."""
+    # At most 78 columns, so that no formatter has a reason to wrap it.
     head = [
-        "# On a fresh machine, such as Colab, this installs qwenlab. Where qwenlab is there already, it does nothing.",
+        "# A fresh machine, such as Colab, gets qwenlab here. Elsewhere nothing happens.",
         "from importlib.util import find_spec",
         "",
         'if find_spec("qwenlab") is None:',
     ]
     if url:
         return "\n".join([*head, f'    %pip install --quiet "qwenlab[notebook] @ git+{url}@{branch}"'])
-    return "\n".join([*head, '    print("qwenlab is missing, and this copy has no address to install it from.")'])
+    return "\n".join([*head, '    print("qwenlab is missing; this copy has no address to install it from")'])
 
 
 def config_block(url: str, branch: str) -> str:
