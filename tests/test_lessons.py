@@ -170,7 +170,7 @@ def test_02_a_mask_from_ids_moves_the_logits(lesson_02, capsys):
 def test_02_breaking_shows_what_the_text_says(lesson_02, capsys):
     swap_ids = ("[pad_id] * pads + list(ids)", "list(ids) + [pad_id] * pads")
     swap_mask = ("[False] * pads + [True] * len(ids)", "[True] * len(ids) + [False] * pads")
-    from_ids = ("torch.tensor(rows), torch.tensor(real)  # 3", "torch.tensor(rows), torch.tensor(rows) != pad_id")
+    from_ids = ("return input_ids, attention_mask  # 3", "return input_ids, input_ids != pad_id")
     note = ("batch = [prompts[0], prompts[1]]", "batch = [with_note, prompts[1]]")
     assert verdicts(say(lesson_02, "break-me", capsys)) == ["same as alone"] * 2
     assert verdicts(say(lesson_02, "break-me", capsys, a=swap_ids, b=swap_mask)) == ["DIFFERENT", "same as alone"]
