@@ -60,6 +60,11 @@ def pads_are_zero(sequences, pad_id):
     return ids, left_pad(sequences, pad_id)[1]
 
 
+def mask_first(sequences, pad_id):
+    ids, mask = left_pad(sequences, pad_id)
+    return mask, ids
+
+
 def column_numbers(mask):
     return torch.stack([torch.arange(mask.shape[1])] * len(mask))
 
@@ -89,6 +94,7 @@ WRONG = {
         pads_right: "pads are on the right",
         from_ids: "made from ids",
         true_is_pad: "inverted",
+        mask_first: "swapped",
         int_mask: "the mask is bool",
         zipped: "no token may be lost",
         fixed_width: "as wide as the longest",

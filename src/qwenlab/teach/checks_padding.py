@@ -81,6 +81,10 @@ def _reversed(sequences, pad_id):
     return left_pad([row[::-1] for row in sequences], pad_id)
 
 
+def _swapped(sequences, pad_id):
+    return left_pad(sequences, pad_id)[::-1]
+
+
 _IDS_HINT = (
     "a mask made from ids loses real tokens: the pad id may also stand in a prompt. Only the lengths know which cells "
     "are pads."
@@ -104,6 +108,7 @@ exercise(
     results=("input_ids", "attention_mask"),
     cases=_batches,
     mistakes=(
+        (_swapped, "the two values are swapped: input_ids come first, then attention_mask."),
         (_pads_right, "your pads are on the right, so the last column of a short row is a pad. Put them in front."),
         (_inverted, "your mask is inverted: here True marks a real token and False a pad."),
         (_mask_from_ids, _IDS_HINT),
