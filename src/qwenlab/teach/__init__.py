@@ -1,4 +1,4 @@
-"""What the lessons show and how answers are checked: heatmap, side_by_side, image, explore, check.
+"""What the lessons show and how answers are checked: heatmap, timeline, curve, side_by_side, image, explore, check.
 
 Nothing heavy is loaded here: matplotlib and ipywidgets are imported only by the call that needs them.
 """
@@ -7,10 +7,12 @@ from importlib import import_module
 
 _HOME = {
     "check": "checking",
+    "curve": "curves",
     "explore": "exploring",
     "heatmap": "heatmaps",
     "image": "pictures",
     "side_by_side": "pictures",
+    "timeline": "timelines",
 }
 __all__ = sorted(_HOME)
 

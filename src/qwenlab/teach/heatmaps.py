@@ -13,14 +13,13 @@ class Cell:
     """One cell: its text, its kind (a CSS class of the palette), and for numbers a level from 0 to 100."""
 
     text: str
-    kind: str  # t token, p pad, a allowed, m masked, n NaN, v number >= 0, g number < 0
+    kind: str  # t token, p pad, a allowed, m masked, n NaN, v number >= 0, g number < 0; steps: see timelines
     level: int = 0
 
     @property
     def colour(self):
-        names = {"t": "token", "p": "pad", "a": "allowed", "m": "masked", "n": "alarm"}
-        if self.kind in names:
-            return palette.LIGHT[names[self.kind]]
+        if self.kind in palette.KINDS:
+            return palette.LIGHT[palette.KINDS[self.kind]]
         return palette.mix(self.level, palette.PLUS if self.kind == "v" else palette.MINUS)
 
 
@@ -70,9 +69,13 @@ class Heatmap(Html):
         figure, axes = subplots(figsize=size, layout="constrained")
         for i, row in enumerate(self.cells):
             for j, cell in enumerate(row):
+                if cell.kind == "o":
+                    continue
                 style = {"edgecolor": palette.LIGHT["line"], "facecolor": cell.colour}
-                if cell.kind == "p":
-                    style |= {"hatch": "////", "edgecolor": palette.LIGHT["hatch"]}
+                style |= {"linestyle": "--"} if cell.kind == "i" else {}
+                if cell.kind in palette.HATCHES:
+                    hatch, colour = palette.HATCHES[cell.kind]
+                    style |= {"hatch": hatch, "edgecolor": palette.LIGHT[colour]}
                 if (i, j) in self.marked:
                     style |= {"edgecolor": palette.LIGHT["ink"], "linewidth": 2, "zorder": 2}
                 axes.add_patch(Rectangle((j + 0.04, i + 0.06), 0.92, 0.88, **style))
@@ -130,7 +133,7 @@ def _cell(value, pad, largest):
         return Cell(_number(value), "p" if pad else "g" if value < 0 else "v", level)
     if isinstance(value, bool):
         return Cell(str(int(value)), "p" if pad else "a" if value else "m")
-    return Cell(_token(str(value)), "p" if pad else "t")
+    return Cell(token_text(str(value)), "p" if pad else "t")
 
 
 def _number(value):
@@ -139,7 +142,7 @@ def _number(value):
     return f"{value:.2f}" if 0.01 <= abs(value) < 100 else f"{value:.1e}" if abs(value) < 0.01 else f"{value:.4g}"
 
 
-def _token(text):
+def token_text(text):
     """A token's text in which new lines and the space before a word can be seen."""
     text = text.replace("\n", "⏎").replace("\t", "⇥")
     return "␣" * (len(text) - len(text.lstrip(" "))) + text.lstrip(" ")
@@ -168,4 +171,4 @@ def _labels(labels, count, name):
     labels = [str(label) for label in (range(count) if labels is None else labels)]
     if len(labels) != count:
         raise ValueError(f"heatmap: {len(labels)} labels in {name}, but the matrix has {count} {name}")
-    return [_token(label) for label in labels]
+    return [token_text(label) for label in labels]

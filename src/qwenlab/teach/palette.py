@@ -1,9 +1,10 @@
 """The one palette and the one visual language: CSS variables for HTML, the same values for matplotlib.
 
 A real token is a filled cell with its text. A pad is a pale hatched cell. A masked pair is a dark cell, an allowed
-one light. NaN is a cell that says NaN in ALARM, which nothing else uses. Colour is never the only signal: every cell
-has its text, and pads are hatched. Hues are told apart by colour-blind readers (blue against amber, as in
-Okabe and Ito, "Color Universal Design", 2008).
+one light. NaN is a cell that says NaN in ALARM, which nothing else uses. A prefill step is a dark cell with ▸, a decode
+step a plain one, a wasted step is cross-hatched with ×, an idle one empty and dashed. Colour is never the only signal:
+every cell has its text, pads and wasted steps are hatched, curves differ by marker and line style. Hues are told apart
+by colour-blind readers (blue against amber, as in Okabe and Ito, "Color Universal Design", 2008).
 """
 
 LIGHT = {
@@ -19,6 +20,13 @@ LIGHT = {
     "masked": "#3b424b",
     "alarm": "#b5004f",
     "good": "#00664b",  # a check that passed
+    "prefill": "#00498a",
+    "wasted": "#f6dcc0",
+    "cross": "#d39a63",  # the hatch of wasted steps
+    "curve-0": "#00498b",
+    "curve-1": "#a85800",
+    "curve-2": "#4b5560",
+    "curve-3": "#14706a",
 }
 DARK = LIGHT | {
     "ink": "#e8ebee",
@@ -32,7 +40,17 @@ DARK = LIGHT | {
     "allowed": "#e9dfc2",
     "masked": "#39414b",
     "good": "#5fd0a8",
+    "wasted": "#e6c9a8",
+    "cross": "#bf8a55",
+    "curve-0": "#7cb8ec",
+    "curve-1": "#f0a75e",
+    "curve-2": "#c3cad2",
+    "curve-3": "#62c9c0",
 }
+# Kinds of cells by their CSS class -> colour, and those that are hatched in print -> (pattern, colour).
+KINDS = {"t": "token", "p": "pad", "a": "allowed", "m": "masked", "n": "alarm"}
+KINDS |= {"f": "prefill", "d": "token", "u": "wasted", "i": "paper", "o": "paper"}
+HATCHES = {"p": ("////", "hatch"), "u": ("xxxx", "cross")}
 # Numbers keep one scale in both themes: from LOW at 0 to PLUS or MINUS at the largest absolute value.
 LOW, PLUS, MINUS = "#e8eef5", "#00498a", "#a85800"
 
@@ -86,7 +104,12 @@ table-layout:auto}}
 vertical-align:middle;font:12px/1 ui-monospace,Menlo,Consolas,monospace;color:var(--qwl-muted);background:none}}
 .qwl.qwl .qwl-grid tbody th{{position:sticky;left:0;background:var(--qwl-paper);text-align:right}}
 .qwl.qwl .qwl-grid td{{border:1px solid var(--qwl-line);border-radius:3px;color:#000}}
-.qwl.qwl .qwl-grid td.t{{background:var(--qwl-token)}}
+.qwl.qwl .qwl-grid :is(td.t,td.d){{background:var(--qwl-token)}}
+.qwl.qwl .qwl-grid td.f{{background:var(--qwl-prefill);color:#fff;font-weight:700}}
+.qwl.qwl .qwl-grid td.u{{background:repeating-linear-gradient(45deg,var(--qwl-cross) 0 1.5px,transparent 1.5px 6px),
+repeating-linear-gradient(135deg,var(--qwl-cross) 0 1.5px,var(--qwl-wasted) 1.5px 6px)}}
+.qwl.qwl .qwl-grid td.i{{border-style:dashed;color:var(--qwl-muted)}}
+.qwl.qwl .qwl-grid td.o{{border-color:transparent;color:inherit}}
 .qwl.qwl .qwl-grid td.p{{color:var(--qwl-pad-ink);background:repeating-linear-gradient(
 135deg,var(--qwl-hatch) 0 1.5px,var(--qwl-pad) 1.5px 6px)}}
 .qwl.qwl .qwl-grid td.a{{background:var(--qwl-allowed)}}
@@ -96,6 +119,8 @@ vertical-align:middle;font:12px/1 ui-monospace,Menlo,Consolas,monospace;color:va
 .qwl.qwl .qwl-grid td.g{{background:color-mix(in srgb,{MINUS} calc(var(--v)*1%),{LOW})}}
 .qwl.qwl .qwl-grid td.w{{color:#fff}}
 .qwl.qwl .qwl-grid td.x{{outline:3px solid var(--qwl-ink);outline-offset:-3px}}
+.qwl.qwl svg{{width:100%;min-width:440px;max-width:640px;height:auto;stroke-linejoin:round}}
+.qwl.qwl summary{{cursor:pointer;color:inherit}}
 .qwl.qwl img{{max-width:100%;height:auto;background:#fff}}
 .qwl-controls{{display:flex;flex-wrap:wrap;gap:6px 22px;align-items:center;margin:0 0 8px}}
 .qwl-controls[hidden]{{display:none}}
