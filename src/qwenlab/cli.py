@@ -1,4 +1,4 @@
-"""The command line. `qwenlab generate` answers a file of prompts in batches.
+"""The command line. `qwenlab generate` answers a file of prompts in batches, `qwenlab bench` measures their speed.
 
 Exit status: 0 done, 1 failed, 2 wrong input, 130 interrupted; whatever goes wrong is said in one line on stderr.
 Commands import what they need when they run, so that `qwenlab --help` answers at once.
@@ -135,6 +135,45 @@ def generate(
         print(speed("in batches", batch.stats))
         print(speed("one by one", one_by_one.stats))
         raise typer.Exit(conclude(comparisons))
+
+
+@app.command("bench")
+def measure(
+    model: Annotated[str, typer.Option(help='A shipped model ("tiny"), a folder (./name) or a hub id (owner/name).')],
+    batch: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,2,4,8,16,32,64",
+    prompt_tokens: Annotated[int, typer.Option(help="Tokens of each prompt; the ids are random.")] = 32,
+    new_tokens: Annotated[int, typer.Option(help="Tokens that each row generates; nothing stops it earlier.")] = 32,
+    repeats: Annotated[int, typer.Option(help="How often each batch size is measured.")] = 5,
+    threads: Annotated[int | None, typer.Option(help="Threads on a CPU.  [default: PyTorch's own]")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, bfloat16 or float16.  [default: float32 on a CPU, bfloat16 on a GPU]")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: a GPU if there is one]")] = None,
+) -> None:
+    """Measure speed over batch size: a table, then the same as one line of JSON."""
+    import json
+    from dataclasses import asdict
+
+    import torch
+
+    from qwenlab.batching.request import whole
+    from qwenlab.bench import sweep
+    from qwenlab.model.loading import load
+
+    sizes = batch_sizes(batch)
+    if threads is not None:
+        torch.set_num_threads(whole(threads, "--threads", 1))
+    network, _ = load(model, dtype, device)
+    result = sweep(network, sizes, prompt_tokens, new_tokens, repeats=repeats, progress=True)
+    print(json.dumps({"model": model, **asdict(result)}))
+
+
+def batch_sizes(text: str) -> list[int]:
+    """ "1,2,4" -> [1, 2, 4]. Raises ValueError in one line."""
+    try:
+        return [int(size) for size in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--batch is {text!r}, expected whole numbers with commas, as in 1,2,4,8") from None
 
 
 def count(things: list, name: str) -> str:

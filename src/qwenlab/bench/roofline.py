@@ -8,6 +8,7 @@ from time import perf_counter
 
 import torch
 
+from qwenlab.batching.request import whole
 from qwenlab.bench.timing import machine_name
 
 
@@ -21,16 +22,15 @@ class Machine:
     flops_per_second: float
 
 
-def measure_machine(
-    dtype: torch.dtype = torch.float32, device="cpu", megabytes: int = 256, repeats: int = 5
-) -> Machine:
-    """Reads `megabytes` of memory and multiplies two square matrices, several times; the best of each counts.
+def measure_machine(dtype: torch.dtype = torch.float32, device="cpu", repeats: int = 5) -> Machine:
+    """Reads 256 MiB of memory and multiplies two square matrices, several times; the best of each counts.
 
-    The best, not the median: a roof is what can be reached. Takes about a second.
+    The best, not the median: a roof is what can be reached. Takes about a second. A GPU gets larger pieces: small ones
+    are over before it is busy.
     """
     device = torch.device(device)
+    megabytes, side = (256, 1024) if device.type == "cpu" else (4096, 8192)
     memory = torch.ones(megabytes * 2**20 // 4, dtype=torch.float32, device=device)
-    side = 1024
     square = torch.ones(side, side, dtype=dtype, device=device)
     reading = best_seconds(memory.sum, device, repeats)
     multiplying = best_seconds(lambda: square @ square, device, repeats)
@@ -61,8 +61,15 @@ def decode_bound(model, machine: Machine, rows: int, context: int) -> tuple[floa
     """Least seconds of one decode step: (to read what it must read, to compute what it must compute).
 
     rows at once, `context` tokens behind each. Weights are read once for all rows, keys and values once a row; a
-    multiplication and an addition count as two operations. The longer of the two is the bound.
+    multiplication and an addition count as two operations. Norms and the line of the embedding that a row looks up
+    are left out: they are small. The longer of the two is the bound. Raises ValueError for a machine that was
+    measured in another dtype than the model computes in.
     """
+    whole(rows, "rows", 1)
+    whole(context, "context", 0)
+    dtype = str(model.dtype).removeprefix("torch.")
+    if machine.dtype != dtype:
+        raise ValueError(f"the machine was measured in {machine.dtype}, the model computes in {dtype}")
     config = model.config
     size = model.dtype.itemsize
     matrices = sum(p.numel() for p in model.parameters() if p.ndim == 2)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 import torch
 
 from qwenlab.batching.generation import generate
+from qwenlab.batching.request import whole
 from qwenlab.bench.timing import Spread, alternate, machine_name
 
 
@@ -78,15 +79,13 @@ def sweep(
     for the device at every step, so prefill and decode are told apart honestly on a GPU too. Prints the table if
     `show`. Raises ValueError for sizes below 1, fewer than 2 new tokens, or rows longer than the context.
     """
-    sizes = list(batch_sizes)
-    if not sizes or min(sizes) < 1 or len(set(sizes)) != len(sizes):
-        raise ValueError(f"batch_sizes is {sizes}, expected different whole numbers of at least 1")
+    sizes = [whole(size, "a batch size", 1) for size in batch_sizes]
+    if not sizes or len(set(sizes)) != len(sizes):
+        raise ValueError(f"batch_sizes is {sizes}, expected at least one size and none twice")
+    total = whole(prompt_tokens, "prompt_tokens", 1) + whole(new_tokens, "new_tokens", 2)
     limit = model.config.max_position_embeddings
-    if prompt_tokens < 1 or new_tokens < 2 or prompt_tokens + new_tokens > limit:
-        raise ValueError(
-            f"prompt_tokens {prompt_tokens} and new_tokens {new_tokens}: expected at least 1 and 2, "
-            f"and together at most {limit}"
-        )
+    if total > limit:
+        raise ValueError(f"{prompt_tokens} prompt tokens and {new_tokens} new ones: expected at most {limit} together")
     generator = torch.Generator().manual_seed(seed)
     prompts = torch.randint(model.config.vocab_size, (max(sizes), prompt_tokens), generator=generator).tolist()
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from qwenlab.batching.request import whole
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -34,10 +36,10 @@ def alternate(run: Callable, cases: list[Hashable], repeats: int, warm_up: int =
     Each case first runs `warm_up` times for nothing. The order turns round after every pass, so that a machine that
     slows down or speeds up meets first and last cases alike. Raises ValueError for fewer than one repeat.
     """
-    if repeats < 1:
-        raise ValueError(f"repeats is {repeats}, expected at least 1")
+    whole(repeats, "repeats", 1)
+    whole(warm_up, "warm_up", 0)
     readings = {case: [] for case in cases}
-    with tqdm(total=len(cases) * (warm_up + repeats), unit="run", disable=not progress, leave=False) as bar:
+    with tqdm(total=len(cases) * (warm_up + repeats), unit="run", disable=not progress) as bar:
         for case in cases:
             for _ in range(warm_up):
                 run(case)
@@ -50,10 +52,11 @@ def alternate(run: Callable, cases: list[Hashable], repeats: int, warm_up: int =
 
 
 def machine_name(device: torch.device) -> str:
-    """The processor that computes, with its thread count on a CPU."""
+    """The processor that computes, with the number of threads on a CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{cpu_name()}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"{cpu_name()}, {threads} thread{'' if threads == 1 else 's'}"
 
 
 def cpu_name() -> str:
