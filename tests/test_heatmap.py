@@ -1,6 +1,7 @@
 """teach.heatmap: the one visual language, as HTML, as text and as a matplotlib figure."""
 
 import math
+import shutil
 import subprocess
 import sys
 
@@ -121,3 +122,41 @@ def test_an_unknown_name_is_answered_by_name():
 
     with pytest.raises(AttributeError, match=r"no 'heatmaq'; it has .*heatmap"):
         _ = qwenlab.teach.heatmaq
+
+
+def test_a_mask_with_focus_lets_every_row_be_picked_and_says_what_it_sees():
+    picture = heatmap([[True, False], [False, False]], ["q0", "q1"], ["a", "<"], focus=True)
+    table = BeautifulSoup(picture._repr_html_(), "html.parser").table
+    rows = table.tbody.find_all("tr")
+    assert "see" in table["class"] and [row["tabindex"] for row in rows] == ["0", "0"]
+    assert [row["aria-label"] for row in rows] == ["q0 sees a", "q1 sees nothing"]
+    plain = heatmap([[True, False], [False, False]], ["q0", "q1"], ["a", "<"])
+    assert "tr tabindex" not in plain._repr_html_() and repr(plain) == repr(picture)
+    assert [text.get_text() for text in picture.figure().axes[0].texts] == ["1", "0", "0", "0"]
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not shutil.which("chromium"), reason="no Chromium")
+def test_a_picked_row_outlines_its_keys_and_underlines_their_columns(tmp_path):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    path = tmp_path / "page.html"
+    mask = [[True, False, True], [False, False, True]]
+    path.write_text(
+        "<!doctype html><meta charset=utf-8>" + heatmap(mask, columns=list("abc"), focus=True)._repr_html_()
+    )
+    outlined = "[...document.querySelectorAll('td')].map((td) => getComputedStyle(td).outlineStyle == 'solid')"
+    underlined = (
+        "[...document.querySelectorAll('thead th')].slice(1)"
+        ".map((th) => getComputedStyle(th).textDecorationLine == 'underline')"
+    )
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        tab = browser.new_page()
+        tab.goto(path.as_uri())
+        assert not any(tab.evaluate(outlined) + tab.evaluate(underlined))
+        for pick in (lambda row: row.hover(), lambda row: (tab.mouse.move(0, 0), row.focus())):
+            for i, row in enumerate(tab.locator("tbody tr").all()):
+                pick(row)
+                assert tab.evaluate(outlined) == [see and r == i for r, line in enumerate(mask) for see in line]
+                assert tab.evaluate(underlined) == mask[i]
+        browser.close()

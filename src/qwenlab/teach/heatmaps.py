@@ -26,16 +26,16 @@ class Cell:
 class Heatmap(Html):
     """What `heatmap` returns: shows itself as HTML, prints as text, and `.figure()` is its matplotlib form."""
 
-    def __init__(self, cells, rows, columns, title, alt, marked):
+    def __init__(self, cells, rows, columns, title, alt, marked, focus=False):
         self.cells, self.rows, self.columns, self.title, self.alt = cells, rows, columns, title, alt
-        self.marked = marked
+        self.marked, self.focus = marked, focus
         super().__init__(self._body(), self._plain())
 
     def _body(self):
         head = "".join(f'<th scope="col">{escape(label)}</th>' for label in self.columns)
         lines = []
         for i, row in enumerate(self.cells):
-            line = f'<tr><th scope="row">{escape(self.rows[i])}</th>'
+            line = f'<tr{self._focus(i)}><th scope="row">{escape(self.rows[i])}</th>'
             for j, cell in enumerate(row):
                 kind = cell.kind
                 style = ""
@@ -47,9 +47,17 @@ class Heatmap(Html):
             lines.append(line + "</tr>")
         return (
             f'<figure class="qwl"><figcaption>{escape(self.title)}</figcaption>'
-            f'<div class="qwl-box" tabindex="0" role="group" aria-label="{escape(self.alt)}"><table class="qwl-grid">'
+            f'<div class="qwl-box" tabindex="0" role="group" aria-label="{escape(self.alt)}">'
+            f'<table class="qwl-grid{" see" if self.focus else ""}">'
             f"<thead><tr><th></th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></figure>"
         )
+
+    def _focus(self, row):
+        """Attributes of a row that mouse, finger and keyboard can pick, and what a screen reader then says."""
+        if not self.focus:
+            return ""
+        seen = [label for label, cell in zip(self.columns, self.cells[row], strict=True) if cell.kind == "a"]
+        return f' tabindex="0" aria-label="{escape(self.rows[row])} sees {escape(", ".join(seen) or "nothing")}"'
 
     def _plain(self):
         table = [["", *self.columns]]
@@ -93,7 +101,7 @@ class Heatmap(Html):
         return figure
 
 
-def heatmap(values, rows=None, columns=None, *, title="", alt=None, pads=None, marked=()):
+def heatmap(values, rows=None, columns=None, *, title="", alt=None, pads=None, marked=(), focus=False):
     """Draw a matrix: rows are requests, columns are positions, steps or keys.
 
     values: (R, C) tensor, array or nested lists. bool: a mask, True (may attend, real) light and False dark.
@@ -101,7 +109,9 @@ def heatmap(values, rows=None, columns=None, *, title="", alt=None, pads=None, m
         largest absolute value; NaN says NaN, -inf is a dark cell that says -inf.
     rows, columns: R and C labels (default: 0, 1, 2, ...). pads: (R, C) bool, True = this cell is a pad (hatched).
     alt: one sentence for readers who do not see it (default: the title and the size). marked: cells (row, column) to
-    outline. Raises ValueError for anything that is not a matrix, or labels of another length.
+    outline. focus: the rows of a mask can be hovered, touched or reached by keyboard, and the page outlines what such
+    a row may see and underlines those columns (at most 12 columns; other forms show the cells alone).
+    Raises ValueError for anything that is not a matrix, or labels of another length.
     """
     values = _matrix(values, "values")
     height, width = len(values), len(values[0])
@@ -120,7 +130,7 @@ def heatmap(values, rows=None, columns=None, *, title="", alt=None, pads=None, m
         for row, pad_row in zip(values, pads, strict=True)
     ]
     alt = alt or f"{title or 'Heatmap'}: {height} rows, {width} columns."
-    return Heatmap(cells, rows, columns, title, alt, set(map(tuple, marked)))
+    return Heatmap(cells, rows, columns, title, alt, set(map(tuple, marked)), focus)
 
 
 def _cell(value, pad, largest):

@@ -85,6 +85,10 @@ def _variables(colours):
 _DARK_PAGES = ("html[data-theme=dark]", "body[data-jp-theme-light=false]", "html[theme=dark]", "body.vscode-dark")
 _UNSAID = "html:not([data-theme=light]):not([data-theme=dark]) body:not([data-jp-theme-light]):not(.vscode-light)"
 
+# A mask's picked row outlines what it may see and names those columns: CSS counts them one by one, 12 are enough.
+_PICKED = "tr:is(:hover,:focus)"
+_SEEN = ",".join(f".see:has({_PICKED}>:nth-child({n}).a)>thead th:nth-child({n})" for n in range(2, 14))
+
 # Class names are doubled (.qwl.qwl) so that they win over the table rules of the book theme and of JupyterLab.
 STYLE = f"""<style>
 .qwl{{{_variables(LIGHT)}}}
@@ -121,6 +125,9 @@ repeating-linear-gradient(135deg,var(--qwl-cross) 0 1.5px,var(--qwl-wasted) 1.5p
 .qwl.qwl .qwl-grid td.x{{outline:3px solid var(--qwl-ink);outline-offset:-3px}}
 .qwl.qwl svg{{width:100%;min-width:440px;max-width:640px;height:auto;stroke-linejoin:round}}
 .qwl.qwl summary{{cursor:pointer;color:inherit}}
+.qwl.qwl .see {_PICKED}>.a{{outline:3px solid var(--qwl-ink);outline-offset:-3px}}
+.qwl.qwl .see {_PICKED}>th,.qwl.qwl :is({_SEEN}){{color:var(--qwl-ink);text-decoration:underline 2px}}
+.qwl.qwl .see tr:focus{{outline:2px solid var(--qwl-ink)}}
 .qwl.qwl img{{max-width:100%;height:auto;background:#fff}}
 .qwl-controls{{display:flex;flex-wrap:wrap;gap:6px 22px;align-items:center;margin:0 0 8px}}
 .qwl-controls[hidden]{{display:none}}
