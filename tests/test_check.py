@@ -1,119 +1,25 @@
 """teach.check: each solution passes, each stored wrong answer fails with its own hint, and check never raises."""
 
 import re
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
 
-from qwenlab import left_pad, position_ids
+from qwenlab import combined_mask, left_pad, position_ids
 from qwenlab.teach import check
 from qwenlab.teach.checking import EXERCISES
 
-# --- wrong answers as readers write them, each with a word of the hint it must get ---
-
-
-def pads_right(sequences, pad_id):
-    width = max(len(s) for s in sequences)
-    ids = torch.full((len(sequences), width), pad_id)
-    mask = torch.zeros(len(sequences), width, dtype=torch.bool)
-    for i, s in enumerate(sequences):
-        ids[i, : len(s)] = torch.tensor(s)
-        mask[i, : len(s)] = True
-    return ids, mask
-
-
-def from_ids(sequences, pad_id):
-    width = max(len(s) for s in sequences)
-    ids = torch.tensor([[pad_id] * (width - len(s)) + s for s in sequences])
-    return ids, ids.ne(pad_id)
-
-
-def true_is_pad(sequences, pad_id):
-    width = max(len(s) for s in sequences)
-    ids = torch.tensor([[pad_id] * (width - len(s)) + s for s in sequences])
-    return ids, torch.tensor([[True] * (width - len(s)) + [False] * len(s) for s in sequences])
-
-
-def int_mask(sequences, pad_id):
-    ids, mask = left_pad(sequences, pad_id)
-    return ids, mask.long()
-
-
-def zipped(sequences, pad_id):
-    columns = list(zip(*sequences, strict=False))  # zip stops at the shortest
-    ids = torch.tensor(columns).T
-    return ids, torch.ones(ids.shape, dtype=torch.bool)
-
-
-def fixed_width(sequences, pad_id):
-    width = max(len(s) for s in sequences) + 1
-    return left_pad([[pad_id] * (width - len(s)) + s for s in sequences], pad_id)[0], torch.tensor(
-        [[False] * (width - len(s)) + [True] * len(s) for s in sequences]
-    )
-
-
-def pads_are_zero(sequences, pad_id):
-    width = max(len(s) for s in sequences)
-    ids = torch.zeros(len(sequences), width, dtype=torch.long)
-    for i, s in enumerate(sequences):
-        ids[i, width - len(s) :] = torch.tensor(s)
-    return ids, left_pad(sequences, pad_id)[1]
-
-
-def mask_first(sequences, pad_id):
-    ids, mask = left_pad(sequences, pad_id)
-    return mask, ids
-
-
-def column_numbers(mask):
-    return torch.stack([torch.arange(mask.shape[1])] * len(mask))
-
-
-def minus_one(mask):
-    return mask.int().cumsum(dim=1) - 1
-
-
-def one_based(mask):
-    return mask.cumsum(1) * mask
-
-
-def not_shifted(mask):
-    return torch.arange(mask.shape[1]).expand_as(mask) * mask
-
-
-def counts_pads(mask):
-    return torch.cumsum(~mask, 1)
-
-
-def as_floats(mask):
-    return (mask.float().cumsum(1) - 1).clamp(min=0)
-
-
-WRONG = {
-    "left-pad": {
-        pads_right: "pads are on the right",
-        from_ids: "made from ids",
-        true_is_pad: "inverted",
-        mask_first: "swapped",
-        int_mask: "the mask is bool",
-        zipped: "no token may be lost",
-        fixed_width: "as wide as the longest",
-        pads_are_zero: "Fill with pad_id",
-    },
-    "position-ids": {
-        column_numbers: "column numbers",
-        minus_one: "pads got -1",
-        one_based: "off by one",
-        not_shifted: "Count only the real ones",
-        counts_pads: "counted the pads",
-        as_floats: "int64",
-    },
-}
+# Wrong answers as readers write them, each with a word of the hint it must get: {exercise: {answer: word}}.
+WRONG = {}
+for path in sorted(Path(__file__).parent.glob("wrong_*.py")):
+    WRONG |= import_module(path.stem).WRONG
+check("left-pad", None)  # fills EXERCISES
 CASES = [(name, wrong, words) for name, table in WRONG.items() for wrong, words in table.items()]
 
 
 def test_every_exercise_has_wrong_answers_here():
-    check("left-pad", left_pad)  # fills the table
     assert set(EXERCISES) == set(WRONG)
     for table in WRONG.values():
         assert len(table) >= 3 and len(set(table.values())) == len(table)
@@ -150,7 +56,7 @@ def test_a_stub_is_not_yet():
 
 def test_an_unknown_name_lists_the_known_ones():
     answer = check("left-padd", left_pad)
-    assert not answer.ok and "no exercise 'left-padd'. Known: left-pad, position-ids" in repr(answer)
+    assert not answer.ok and re.search(r"no exercise 'left-padd'. Known: .*left-pad, .*position-ids", repr(answer))
 
 
 def raises(sequences, pad_id):
@@ -190,3 +96,17 @@ def test_check_never_raises(odd, words):
 def test_position_ids_of_the_hand_worked_case():
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]).bool()
     assert position_ids(mask).tolist() == [[0, 0, 0, 1, 2], [0, 1, 2, 3, 4]]
+
+
+def test_of_a_mask_with_heads_the_first_matrix_that_differs_is_drawn():
+    """Row 0 of the batch has pads and is right in this answer; row 1 is wrong and shown, its wrong cell outlined."""
+
+    def wrong(mask, queries):
+        answer = combined_mask(mask, queries)
+        answer[-1, 0, -1, 0] ^= True
+        return answer
+
+    answer = check("combined-mask", wrong)
+    assert answer._repr_html_().count("<table") == 2 and answer._repr_html_().count(' x"') == 1
+    assert "expected mask" in repr(answer) and repr(answer).count("4  1  1  1  1  1") == 1
+    assert repr(answer).count("4  0  1  1  1  1") == 1

@@ -108,6 +108,7 @@ def _run(exercise, arguments, answer):
     if _describe(right) == _describe(other):
         words = f"Given {_show(arguments)}: {result} has other values than it should."
     lines = [words] + ([f"Hint: {hint}"] if hint else [])
+    right, other = _matrices(right, other)
     return lines, [_picture(right, f"expected {result}"), _picture(other, f"your {result}", right)]
 
 
@@ -146,6 +147,14 @@ def _describe(value):
 def _show(arguments):
     text = ", ".join(str(a.tolist()) if hasattr(a, "tolist") else repr(a) for a in arguments)
     return f"({text if len(text) <= 200 else text[:200] + ' ...'})"
+
+
+def _matrices(right, other):
+    """Of masks or weights (..., Q, K): the first matrix of each that differs, to be drawn."""
+    if min(getattr(right, "ndim", 0), getattr(other, "ndim", 0)) <= 2:
+        return right, other
+    pairs = list(zip(right.flatten(0, -3), other.flatten(0, -3), strict=False))  # the shapes may differ
+    return next((pair for pair in pairs if not _same(*pair)), pairs[0] if pairs else (right, other))
 
 
 def _picture(value, title, right=None):

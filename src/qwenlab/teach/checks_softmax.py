@@ -1,0 +1,112 @@
+"""The exercises of lesson 04: nan-rows and masked-softmax."""
+
+import random
+
+import torch
+
+from qwenlab.batching.masks import combined_mask
+from qwenlab.batching.padding import left_pad
+from qwenlab.model.softmax import masked_softmax
+from qwenlab.teach.checking import exercise
+
+# --- nan-rows: attention_mask (B, T) bool -> (B, T) bool, True = this query sees nothing under the combined mask ---
+
+
+def nan_rows(attention_mask):
+    """Which queries see nothing when causal and padding are combined: those before their row's first real token."""
+    return ~combined_mask(attention_mask).any(-1)[:, 0]  # (B, 1, T, T) -> (B, T)
+
+
+def _masks():
+    yield "pads on the left", (torch.tensor([[False, False, True, True], [True] * 4]),)
+    yield "pads on the right", (torch.tensor([[True, True, False, False], [True] * 4]),)
+    yield "a pad inside", (torch.tensor([[False, True, False, True]]),)
+    yield "no pads", (torch.ones(2, 3, dtype=torch.bool),)
+    draw = random.Random(6)
+    for _ in range(20):
+        rows = range(draw.randint(1, 4))
+        width = draw.randint(1, 7)
+        yield "random patterns", (torch.tensor([[draw.random() < 0.5 for _ in range(width)] for _ in rows]),)
+
+
+def _bool_per_query(answer):
+    if answer.dtype != torch.bool:
+        return "answer with bool: True = this query sees nothing."
+    if answer.ndim != 2:
+        return "one answer for each query: shape (B, T)."
+
+
+exercise(
+    "nan-rows",
+    nan_rows,
+    results=("nan_rows",),
+    cases=_masks,
+    mistakes=(
+        (lambda m: ~m, "not every pad: a pad on the right or inside still sees the real tokens before it."),
+        (lambda m: ~nan_rows(m), "inverted: True means sees nothing."),
+        (lambda m: (~m).any(1, keepdim=True).expand(m.shape), "not the whole row: NaN gets there one layer later."),
+        (lambda m: (~m).cumsum(1) == 0, "you looked for the first pad. Look for the first real token."),
+        (lambda m: m.cumsum(1) - m.long() == 0, "off by one: a query may see its own key."),
+        (lambda m: nan_rows(m.flip(1)).flip(1), "wrong direction: a query sees what is before it, not after."),
+    ),
+    rules=(("nan_rows", _bool_per_query),),
+)
+
+# --- masked-softmax: (scores (..., Q, K), mask bool broadcastable) -> weights; a row that sees nothing gives zeros ---
+
+
+def _scores():
+    noise = torch.Generator().manual_seed(7)
+    hidden_first = torch.tensor([[False, False, False], [False, True, False], [False, True, True]])
+    yield "a query that sees nothing", (torch.tensor([[1.0, 2.0, 0.0], [3.0, 1.0, 2.0], [0.0, 2.0, 1.0]]), hidden_first)
+    yield "all may be seen", (torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]), torch.ones(2, 3, dtype=torch.bool))
+    large = torch.tensor([[300.0, 299.0, 0.0], [-300.0, -300.0, -301.0]])
+    yield "scores of 300", (large, torch.ones(2, 3, dtype=torch.bool))
+    yield "a hidden score far above", (torch.tensor([[900.0, 2.0, 1.0]]), torch.tensor([[False, True, True]]))
+    draw = random.Random(7)
+    for _ in range(20):
+        mask = left_pad([[1] * draw.randint(1, 5) for _ in range(draw.randint(1, 3))], 0)[1]
+        queries = draw.randint(1, mask.shape[1])
+        scores = 3 * torch.randn(len(mask), 2, queries, mask.shape[1], generator=noise)
+        yield "random batches", (scores, combined_mask(mask, queries))
+
+
+def _filled(value, dim=-1):
+    return lambda scores, mask: scores.masked_fill(~mask, value).softmax(dim)
+
+
+def _by_hand(highest):
+    def weights(scores, mask):
+        terms = (scores - highest(scores)).exp() * mask
+        return terms / terms.sum(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
+
+    return weights
+
+
+_LEAK = "a row that sees nothing became the mean of hidden keys: all scores equal, so all weights equal. Give zeros."
+_AXIS = "wrong axis: the weights of each query, over its keys, must add up to 1. That is the last dimension."
+
+exercise(
+    "masked-softmax",
+    masked_softmax,
+    results=("weights",),
+    cases=_scores,
+    mistakes=(
+        (_filled(-torch.inf), "a row that sees nothing is NaN: 0 / 0. Give it zeros."),
+        (lambda s, m: _filled(-torch.inf, -2)(s, m).nan_to_num(0.0), _AXIS),
+        (_filled(-torch.inf, -2), _AXIS),
+        (lambda s, m: s.softmax(-2) * m, _AXIS),
+        (_filled(-1e9), _LEAK),
+        (
+            _by_hand(lambda s: s.amax(-1, keepdim=True)),
+            "the maximum was taken over hidden keys too. Far below it, every exp is 0. Take it over seen keys.",
+        ),
+        (lambda s, m: s.softmax(-1) * m, "you hid after the softmax, so the weights left do not add up to 1."),
+        (_filled(0.0), "a score of 0 is not hidden: exp(0) is 1."),
+        (lambda s, m: (s * m).softmax(-1), "a score of 0 is not hidden: exp(0) is 1."),
+        (lambda s, m: masked_softmax(s, ~m), "inverted: True means may see. You kept what is hidden."),
+        (lambda s, m: s.softmax(-1), "nothing is hidden: the mask is not used."),
+        (_by_hand(torch.zeros_like), "exp of a large score is infinite. Subtract the maximum of the row first."),
+        (lambda s, m: masked_softmax(s, m, "pads-see-themselves"), "an empty row sees itself here. Give zeros."),
+    ),
+)
