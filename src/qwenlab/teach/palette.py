@@ -13,6 +13,7 @@ LIGHT = {
     "muted": "#59636e",  # axis labels
     "line": "#c3cad2",  # cell borders
     "token": "#a5d0f0",
+    "accent": "#1f6fb2",  # sliders and buttons
     "pad": "#f3f2ed",
     "hatch": "#d3d1c7",
     "pad-ink": "#5b594f",
@@ -34,6 +35,7 @@ DARK = LIGHT | {
     "muted": "#a9b3bd",
     "line": "#5a636d",
     "token": "#8dbfe4",
+    "accent": "#8dbfe4",
     "pad": "#d6d4cb",
     "hatch": "#b9b6aa",
     "pad-ink": "#45433b",
@@ -134,7 +136,7 @@ repeating-linear-gradient(135deg,var(--qwl-cross) 0 1.5px,var(--qwl-wasted) 1.5p
 .qwl-controls :is(label,fieldset){{display:inline-flex;flex-wrap:wrap;gap:7px;align-items:center;margin:0;padding:0;
 border:0;min-width:0;color:inherit}}
 .qwl-controls legend{{float:left;padding:0;margin:0;width:auto;font:inherit;color:inherit}}
-.qwl-controls :is(input,select){{accent-color:var(--qwl-token);margin:0;min-height:24px}}
+.qwl-controls :is(input,select){{accent-color:var(--qwl-accent);margin:0;min-height:24px}}
 .qwl-controls select{{color:var(--qwl-ink);background:var(--qwl-paper);border:1px solid var(--qwl-line)}}
 .qwl-controls output{{min-width:2.5em;font-weight:600}}
 .qwl-controls :focus-visible{{outline:2px solid var(--qwl-ink);outline-offset:2px}}
