@@ -213,3 +213,17 @@ def test_bench_is_light():
 def test_what_bench_offers_are_functions_and_classes():
     assert all(callable(getattr(bench, name)) for name in bench.__all__)
     assert not {name for name in bench.__all__ if f"qwenlab.bench.{name}" in sys.modules}
+
+
+def test_the_exercises_of_lesson_01_agree_with_the_bound():
+    from qwenlab.teach import checks_throughput as checks
+
+    model, machine = random_model(num_hidden_layers=2), bench.Machine("any", "float32", 3e9, 2e11)
+    config = asdict(model.config)
+    for rows, context in [(1, 0), (3, 40)]:
+        read, _ = bench.decode_bound(model, machine, rows, context)
+        assert checks.bytes_per_step(config, rows, context, 4) == pytest.approx(read * machine.bytes_per_second)
+    matrices = sum(p.numel() for p in model.parameters() if p.ndim == 2)
+    rows = checks.bend(matrices, 0, 4, machine.bytes_per_second, machine.flops_per_second)
+    read, compute = bench.decode_bound(model, machine, 1, 0)
+    assert read == pytest.approx(rows * compute)  # without a context, reading stays and arithmetic grows with the rows

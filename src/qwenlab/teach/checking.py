@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from importlib import import_module
+from math import isclose
 
 from qwenlab.teach.heatmaps import heatmap
 from qwenlab.teach.pictures import Html, side_by_side
@@ -135,7 +136,7 @@ def _same(a, b):
         if a.shape != b.shape or a.dtype != b.dtype:
             return False
         return a.allclose(b, 1e-5, 1e-5, equal_nan=True) if a.is_floating_point() else bool((a == b).all())
-    return a == b
+    return a == b or (isinstance(a, float) and (isclose(a, b, rel_tol=1e-5) or (a != a and b != b)))
 
 
 def _describe(value):
