@@ -7,7 +7,6 @@ import torch
 from helpers import PAD, alone_greedy, alone_logits, count, difference, random_model, random_prompts, rectangle
 
 import qwenlab
-from qwenlab.model import model as model_module
 
 SIDES = ["left", "right", "inner"]
 
@@ -22,10 +21,8 @@ def test_every_id_as_alone_from_the_second_step_on(dense):
 def test_positions_count_real_tokens_only(dense, monkeypatch):
     """Cases 1 and 6. RoPE is relative, so logits cannot catch a wrong position: look at what the model asks for."""
     seen = []
-    table = model_module.plan.__globals__["rotary_table"]
-    monkeypatch.setitem(
-        model_module.plan.__globals__, "rotary_table", lambda p, *rest: (seen.append(p.clone()), table(p, *rest))[1]
-    )
+    look_up = dense.rotary.at
+    monkeypatch.setattr(dense.rotary, "at", lambda p, *rest: (seen.append(p.clone()), look_up(p, *rest))[1])
     mask = torch.tensor([[False, False, True, True, True], [True] * 5])
     state = dense.new_state(2)
     dense(torch.ones(2, 5, dtype=torch.long), mask, state)
@@ -241,7 +238,7 @@ def test_own_attention_takes_part_and_unknown_names_are_refused(dense):
 
     def mine(q, k, v, mask, scale):
         calls.append((q.shape, k.shape))
-        from qwenlab.model.attention import eager
+        from qwenlab.model.kernels import eager
 
         return eager(q, k, v, mask, scale)
 

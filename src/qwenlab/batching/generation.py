@@ -71,7 +71,7 @@ def generate(
     policy = POLICIES[strategy]
     rows = min(slots, policy.most or slots, max(1, len(requests)))
     stats = Stats(prompts=len(prompts))
-    with tqdm(total=len(requests), unit="request", disable=not progress) as bar, torch.no_grad():
+    with tqdm(total=len(requests), unit="request", disable=not progress) as bar, torch.inference_mode():
         loop = Loop(model, requests, rows, policy, sampler or sample, on_token, stats, bar)
         while loop.step():
             pass
@@ -134,7 +134,7 @@ class Loop:
         self.ids = self.sampler(logits, self.running)
         logprobs = logprobs_of(logits, self.ids, self.running)
         # The one place where the host waits for the device: it must know who stops.
-        host_ids, host_logprobs = torch.stack((self.ids.double(), logprobs.double())).tolist()
+        host_ids, host_logprobs = self.ids.tolist(), logprobs.tolist()
         now = self.now()
         record: list[tuple[int | None, str]] = []
         for request, token_id, logprob in zip(self.running, host_ids, host_logprobs, strict=True):

@@ -52,7 +52,7 @@ def logprobs_of(logits: Tensor, ids: Tensor, requests: Sequence[Request]) -> Ten
     """Log-probability (R,) of each row's id under softmax(logits / temperature), temperature 1 where greedy."""
     if any(request.temperature > 0 for request in requests):
         logits = scale(logits, requests)
-    return logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(-1)
+    return logits.log_softmax(-1).gather(1, ids[:, None])[:, 0]
 
 
 def scale(logits: Tensor, requests: Sequence[Request]) -> Tensor:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qwenlab.model.config import Config
-from qwenlab.model.layers import rotary_table
+from qwenlab.model.kernels import sdpa
 from qwenlab.model.state import State
 
 
@@ -20,32 +19,32 @@ from qwenlab.model.state import State
 class Call:
     """What all layers share during one call. W = width after closing up, K = keys the longest row ends with.
 
-    cos, sin (B or 1, W, 1, D / 2); mask (B, 1, W, K) bool, True = may attend, or None = causal.
+    cos, sin (B or 1, W, 1, D); mask (B, 1, W, K) bool, True = may attend (for `sdpa` numbers to add), None = causal.
     """
 
     attention: Callable
+    batch: int  # B
     cos: Tensor
     sin: Tensor
     mask: Tensor | None
     state: State | None = None
-    index: Tensor | None = None  # (B,) the state's rows, on the host
-    rows: slice | Tensor | None = None  # the same for reading: a slice where they stand together, so that it's a view
+    rows: slice | Tensor | None = None  # which of the state's, on the host
     keys: int = 0  # K
-    write: tuple | None = None  # where this call's real tokens go: see `write_plan`
+    places: Tensor | None = None  # (N * KVH,) which line of the state's tensors each real token's heads become
+    real: Tensor | None = None  # (B, W) bool, None where every token is real
 
     def remember(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Stores this call's keys and values (B, KVH, W, D) and returns the rows' whole (B, KVH, K, D)."""
+        """Stores this call's keys and values (B, W, KVH, D) and returns the rows' whole (B, KVH, K, D)."""
         if self.state is None:
-            return k, v
-        rows, positions, real = self.write
+            return k.transpose(1, 2), v.transpose(1, 2)
         both = []
         for name, new in (("keys", k), ("values", v)):
-            held = self.state.layers[layer][name]
-            if real is None:  # every token real, every row at the same length: one block
-                held[rows, :, positions] = new
-            else:  # N real tokens, each to its own row and position: (N, KVH, D)
-                held[rows, :, positions] = new.transpose(1, 2)[real]
-            both.append(held[self.rows, :, : self.keys])
+            held = self.state.layers[layer][name]  # (B', KVH, C, D), B' = all rows of the state
+            if self.real is not None:
+                new = new[self.real]  # (N, KVH, D)
+            lines = held.view(-1, held.shape[3])  # one head of one token a line
+            lines.index_copy_(0, self.places, new.reshape(-1, held.shape[3]))
+            both.append(held[self.rows].narrow(2, 0, self.keys))
         return both[0], both[1]
 
 
@@ -67,53 +66,47 @@ def close_up(input_ids: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, 
     return input_ids.gather(1, order).masked_fill(~real, 0), counts, real
 
 
-def plan(
-    config: Config,
-    attention: Callable,
-    dtype: torch.dtype,
-    device: torch.device,
-    counts: Tensor,
-    real: Tensor | None,
-    state: State | None,
-    rows,
-) -> Call:
-    """The Call for rows that were closed up, with `counts` (B,) real tokens each."""
-    width = int(counts.max()) if real is None else real.shape[1]
+def plan(model, width: int, counts: Tensor, real: Tensor | None, state: State | None, rows) -> Call:
+    """The Call for rows that were closed up, with `counts` (B,) real tokens each. Raises ValueError for odd rows."""
+    device, attention, batch = model.device, model.attention_function, len(counts)
     if state is None:
         positions = torch.arange(width, device=device)[None]  # (1, W): every row starts at 0
-        cos, sin = rotary_table(positions, config.head_dim, config.rope_theta, dtype)
-        return Call(attention, cos, sin, None)
-    index = state.row_index(rows)
-    if len(index) != len(counts):
-        raise ValueError(f"input_ids has {len(counts)} rows, rows names {len(index)} of the state")
-    if rows is not None and len(index.unique()) != len(index):
-        raise ValueError(f"rows names a row twice: {index.tolist()}")
-    starts = state.lengths[index]  # (B,)
-    ends = starts + counts
-    keys = int(ends.max())
-    state.make_room(keys, index[int(ends.argmax())])
-    first = int(starts[0])
-    level = bool((starts == first).all())
-    view = slice(int(index[0]), int(index[0]) + len(index))
-    if not torch.equal(index, torch.arange(view.start, view.stop)):
-        view = index.to(device)
-    host = (starts[:1] if level else starts)[:, None] + torch.arange(width)  # (B or 1, W)
-    positions = host.to(device)
-    cos, sin = rotary_table(positions, config.head_dim, config.rope_theta, dtype)
+        return Call(attention, batch, *model.rotary.at(positions, width, model.dtype), None)
+    rows = find_rows(state, rows, batch)
+    starts = state.lengths[rows]  # (B,)
+    first, last = (int(edge) for edge in torch.aminmax(starts))
+    level = first == last
+    keys = last + width if real is None else int((starts + counts).max())
+    if keys > state.capacity:
+        longest = (starts + counts).argmax()
+        state.make_room(keys, int(torch.arange(state.batch_size)[rows][longest]))
+    if level:
+        positions = torch.arange(first, first + width, device=device)[None]  # (1, W)
+    else:
+        positions = (starts[:, None] + torch.arange(width)).to(device)  # (B, W)
     mask = None
     if not (level and (first == 0 or (width == 1 and real is None))):
         # A query at position p sees keys 0..p of its own row: (B or 1, 1, W, K)
-        mask = (torch.arange(keys, device=device) <= positions[..., None])[:, None].expand(len(index), -1, -1, -1)
-    write = write_plan(index, host, real, level, view, device)
-    return Call(attention, cos, sin, mask, state, index, view, keys, write)
+        mask = (torch.arange(keys, device=device) <= positions[..., None])[:, None].expand(batch, -1, -1, -1)
+        if attention is sdpa:  # it adds its mask: turned into numbers once a call, not once a layer
+            mask = torch.where(mask, 0.0, float("-inf")).to(model.dtype)
+    places = state.lines[rows] + positions[..., None]  # (B, W, KVH)
+    places = (places if real is None else places[real]).flatten()
+    cos, sin = model.rotary.at(positions, last + width, model.dtype)
+    return Call(attention, batch, cos, sin, mask, state, rows, keys, places, real)
 
 
-def write_plan(index: Tensor, positions: Tensor, real: Tensor | None, level: bool, view, device) -> tuple:
-    """(rows, positions, real): what to index the state with, and which new tokens go there (None = the whole block)."""
-    width = positions.shape[1]
-    if level and real is None and isinstance(view, slice):
-        return view, slice(int(positions[0, 0]), int(positions[0, 0]) + width), None
-    chosen = torch.ones(len(index), width, dtype=torch.bool) if real is None else real.cpu()
-    each_row = index[:, None].expand(-1, width)[chosen].to(device)  # (N,)
-    each_position = positions.expand(len(index), -1)[chosen].to(device)  # (N,)
-    return each_row, each_position, chosen.to(device)
+def find_rows(state: State, rows, batch: int) -> slice | Tensor:
+    """The state's rows for a call of `batch` rows: a slice where they stand together, so that reading is a view."""
+    if rows is None:
+        rows = range(state.batch_size)
+    if isinstance(rows, range) and rows.step == 1 and 0 <= rows.start <= rows.stop <= state.batch_size:
+        named, index = len(rows), slice(rows.start, rows.stop)
+    else:
+        index = state.row_index(rows)
+        named = len(index)
+        if len(index.unique()) != named:
+            raise ValueError(f"rows names a row twice: {index.tolist()}")
+    if named != batch:
+        raise ValueError(f"input_ids has {batch} rows, rows names {named} of the state")
+    return index

@@ -1,10 +1,13 @@
 """The small parts of a decoder layer: RMS norm, rotary positions, gated MLP."""
 
+from functools import cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qwenlab.model.config import Config
+from qwenlab.model.linear import Joined, linear
 
 
 class RMSNorm(nn.Module):
@@ -16,37 +19,68 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * (wide * scale).to(x.dtype)
+        return rms_norm(x, self.weight, self.eps)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """The same as a function. Small operations cost their start, not their work, so there are as few as can be."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)  # the root of the sum of squares
+    scale = torch.addcmul(constant(eps, x.device), norm, norm, value=1 / x.shape[-1]).rsqrt()
+    return (x * scale).to(x.dtype) * weight
+
+
+@cache
+def constant(value: float, device: torch.device) -> Tensor:
+    """A number as a tensor of no dimension: operations take it faster than a Python number."""
+    with torch.inference_mode(False):  # it outlives the call, so it must serve training as well
+        return torch.tensor(value, device=device)
 
 
 class MLP(nn.Module):
-    """down(silu(gate(x)) * up(x)): the gated unit of Shazeer, arXiv:2002.05202. (B, T, hidden) to the same."""
+    """down(silu(gate(x)) * up(x)): the gated unit of Shazeer, arXiv:2002.05202. (N, hidden) to the same."""
 
     def __init__(self, config: Config):
         super().__init__()
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.joined = Joined(self.gate_proj, self.up_proj)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        gate, up = self.joined(x).chunk(2, dim=-1)
+        return linear(F.silu(gate) * up, self.down_proj.weight)
 
 
-def rotary_table(positions: Tensor, head_dim: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of each position's angles (RoFormer, arXiv:2104.09864).
+class Rotary:
+    """Cosine and sine of every position's angles, looked up once a call (RoFormer, arXiv:2104.09864).
 
-    positions (B, T) int64, or (1, T) where all rows agree. Returns two tensors (B, T, 1, head_dim / 2) of
-    `dtype`, worked out in float32; the 1 stands for the heads.
+    The table grows by doubling to the highest position asked for. It holds constants only.
     """
-    pairs = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32)
-    frequencies = 1.0 / theta ** (pairs / head_dim)  # (head_dim / 2,)
-    angles = positions[..., None, None].float() * frequencies  # (B, T, 1, head_dim / 2)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+    def __init__(self, head_dim: int, theta: float):
+        self.head_dim, self.theta = head_dim, theta
+        self.cos = self.sin = torch.empty(0)
+
+    def at(self, positions: Tensor, highest: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """positions (B, T) int64, or (1, T) where all rows agree, none above `highest`, which the host knows.
+
+        Returns two tensors (B, T, 1, head_dim) of `dtype`, for `rotate`; the 1 stands for the heads.
+        """
+        if highest >= len(self.cos) or self.cos.dtype != dtype or self.cos.device != positions.device:
+            with torch.inference_mode(False):  # the table outlives the call
+                self.fill(max(highest + 1, 2 * len(self.cos), 64), dtype, positions.device)
+        return self.cos[positions], self.sin[positions]
+
+    def fill(self, length: int, dtype: torch.dtype, device: torch.device) -> None:
+        pairs = torch.arange(0, self.head_dim, 2, device=device, dtype=torch.float32)
+        frequencies = 1.0 / self.theta ** (pairs / self.head_dim)  # (head_dim / 2,)
+        angles = torch.arange(length, device=device)[:, None, None].float() * frequencies  # (length, 1, head_dim / 2)
+        cos, sin = angles.cos(), angles.sin()
+        # (length, 1, head_dim): laid out for `rotate`, the minus of the first half already in
+        self.cos, self.sin = torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turns x (B, T, heads, head_dim) by its position. Qwen pairs feature i with i + head_dim / 2 (half-split)."""
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    """Turns x (B, T, heads, head_dim) by its position. Qwen pairs feature i with i + head_dim / 2 (half-split):
+    (a, b) becomes (a cos - b sin, b cos + a sin), here as (a, b) * cos + (b, a) * (-sin, sin)."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)

@@ -5,10 +5,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from qwenlab.model.attention import BY_NAME, Attention
+from qwenlab.model.attention import Attention
 from qwenlab.model.call import Call, close_up, plan
 from qwenlab.model.config import Config
-from qwenlab.model.layers import MLP, RMSNorm, rotary_table
+from qwenlab.model.kernels import BY_NAME
+from qwenlab.model.layers import MLP, RMSNorm, Rotary
+from qwenlab.model.linear import linear
 from qwenlab.model.state import State
 
 
@@ -28,7 +30,7 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embedding, layers, final norm: ids (B, W) to hidden (B, W, hidden)."""
+    """Embedding, layers, final norm: ids (B, W) to hidden (B * W, hidden), one line a token."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -37,7 +39,7 @@ class Decoder(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(self, input_ids: Tensor, call: Call) -> Tensor:
-        x = self.embed_tokens(input_ids)
+        x = self.embed_tokens(input_ids.flatten())
         for number, layer in enumerate(self.layers):
             x = layer(x, call, number)
         return x
@@ -55,6 +57,7 @@ class Model(nn.Module):
         self.config = config
         self.stop_ids = frozenset(config.eos_token_id)
         self.attention = "sdpa"
+        self.rotary = Rotary(config.head_dim, config.rope_theta)
         self.model = Decoder(config)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
@@ -125,40 +128,54 @@ class Model(nn.Module):
         ids, counts, real = close_up(input_ids, attention_mask)
         if state is None and not bool((counts > 0).all()):
             raise ValueError(f"row {int((counts == 0).nonzero()[0])} has no real token and there is no state")
-        check_ids(ids, self.config.vocab_size)
-        call = plan(self.config, self._function(), self.dtype, self.device, counts, real, state, rows)
-        if not bool((counts > 0).any()):  # nobody says anything: no pass, nothing changes
+        call = plan(self, ids.shape[1], counts, real, state, rows)
+        if real is not None and not bool(real.any()):  # nobody says anything: no pass, nothing changes
             return torch.zeros(*input_ids.shape[: 1 if last_only else 2], self.config.vocab_size, device=self.device)
-        hidden = self.model(ids, call)
+        hidden = self._hidden(ids, call)  # (B * W, hidden)
         if state is not None:
-            state.lengths[call.index] += counts  # last, so that an interrupted call leaves no trace
+            state.lengths[call.rows] += counts  # last, so that an interrupted call leaves no trace
         if last_only:
-            last = (counts - 1).clamp(min=0).to(self.device)
-            logits = self._head(hidden[torch.arange(len(ids), device=self.device), last])  # (B, vocab)
+            if ids.shape[1] > 1:
+                ends = torch.arange(len(ids)) * ids.shape[1] + (counts - 1).clamp(min=0)
+                hidden = hidden[ends.to(self.device)]
+            logits = self._head(hidden)  # (B, vocab)
             return logits if real is None else logits.masked_fill((counts == 0).to(self.device)[:, None], 0)
-        logits = self._head(hidden)  # (B, W, vocab)
+        logits = self._head(hidden).view(*ids.shape, -1)  # (B, W, vocab)
         if real is None:
             return logits
         out = logits.new_zeros(*input_ids.shape, logits.shape[-1])  # (B, T, vocab)
         out[attention_mask] = logits[real]  # both list the real tokens row by row, in order
         return out
 
+    def _hidden(self, ids: Tensor, call: Call) -> Tensor:
+        """(B, W) to (B * W, hidden). Raises ValueError naming the first id outside the vocabulary."""
+        size = self.config.vocab_size
+        if ids.device.type != "cpu" and ids.shape[1] > 1:  # a GPU would crash; its decode step isn't made to wait
+            check_ids(ids, size)
+        try:
+            return self.model(ids, call)
+        except IndexError:
+            check_ids(ids, size)  # most likely the embedding's, whose own words don't name the row
+            raise
+
     def _as_given(self, input_ids, mask, position_ids, last_only) -> Tensor:
-        check_ids(input_ids, self.config.vocab_size)
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1])[None]
         position_ids = position_ids.to(self.device)
-        cos, sin = rotary_table(position_ids, self.config.head_dim, self.config.rope_theta, self.dtype)
-        hidden = self.model(input_ids, Call(self._function(), cos, sin, mask))
+        cos, sin = self.rotary.at(position_ids, int(position_ids.max()), self.dtype)
+        hidden = self._hidden(input_ids, Call(self.attention_function, len(input_ids), cos, sin, mask))
+        hidden = hidden.view(*input_ids.shape, -1)  # (B, T, hidden)
         return self._head(hidden[:, -1] if last_only else hidden)
 
-    def _function(self) -> Callable:
+    @property
+    def attention_function(self) -> Callable:
+        """What `attention` stands for, as a function."""
         return BY_NAME[self._attention] if isinstance(self._attention, str) else self._attention
 
     def _head(self, hidden: Tensor) -> Tensor:
         hidden = self.model.norm(hidden)
         weight = self.model.embed_tokens.weight if self.config.tie_word_embeddings else self.lm_head.weight
-        return nn.functional.linear(hidden, weight).float()
+        return linear(hidden, weight).float()
 
 
 def check_call(input_ids, attention_mask, state, rows, position_ids, own_mask) -> None:
@@ -182,12 +199,9 @@ def check_call(input_ids, attention_mask, state, rows, position_ids, own_mask) -
 
 
 def check_ids(ids: Tensor, vocab_size: int) -> None:
-    """Raises ValueError naming the first id outside the vocabulary. A GPU's decode step isn't made to wait for it."""
-    if ids.device.type != "cpu" and ids.shape[1] == 1:
-        return
-    low, high = torch.aminmax(ids)
-    if low < 0 or high >= vocab_size:
-        row, column = ((ids < 0) | (ids >= vocab_size)).nonzero()[0].tolist()
-        raise ValueError(
-            f"row {row}: token id {int(ids[row, column])} is outside the vocabulary (0 to {vocab_size - 1})"
-        )
+    """Raises ValueError naming the first id outside the vocabulary, by its row."""
+    wrong = (ids < 0) | (ids >= vocab_size)
+    if wrong.any():
+        row, column = wrong.nonzero()[0].tolist()
+        token_id = int(ids[row, column])
+        raise ValueError(f"row {row}: token id {token_id} is outside the vocabulary (0 to {vocab_size - 1})")

@@ -30,6 +30,7 @@ class State:
             {name: torch.zeros(shape, dtype=dtype, device=device) for name in ("keys", "values")}
             for _ in range(config.num_hidden_layers)
         ]
+        self.count_lines()
 
     @property
     def batch_size(self) -> int:
@@ -96,6 +97,13 @@ class State:
                 bigger = t.new_zeros(*t.shape[:2], grown, t.shape[3])  # (B, KVH, C', D)
                 bigger[:, :, : t.shape[2]] = t
                 layer[name] = bigger
+        self.count_lines()
+
+    def count_lines(self) -> None:
+        """`lines` (B, 1, KVH): where each head's first position stands when keys are read as lines (B * KVH * C, D)."""
+        keys = self.layers[0]["keys"]
+        rows, heads, capacity, _ = keys.shape
+        self.lines = torch.arange(rows * heads, device=keys.device).view(rows, 1, heads) * capacity
 
     def row_index(self, rows) -> Tensor:
         """`rows` (None, int list, index or bool tensor) as host row numbers (N,) int64. Raises ValueError."""
@@ -118,4 +126,5 @@ class State:
         new.fixed = self.fixed
         new.lengths = change(self.lengths)
         new.layers = [{name: change(t) for name, t in layer.items()} for layer in self.layers]
+        new.count_lines()
         return new

@@ -1,0 +1,62 @@
+"""The two ways to compute attention that ship with qwenlab; a reader's own function takes the same arguments."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qwenlab.model.softmax import masked_softmax
+
+
+def causal_mask(queries: int, keys: int, device=None) -> Tensor:
+    """(Q, K) bool, True = may attend, bottom-right aligned: the last query sees all keys, the one before all but one.
+
+    Anchored top-left instead, a cached step (Q = 1) would see nothing but the first key.
+    """
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+
+
+def eager(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """Attention in the open: scores, softmax in float32 whatever the dtype, weighted mean of the values.
+
+    q (B, H, Q, D); k, v (B, KVH, K, D); mask (B, 1, Q, K) bool or None = causal. Returns (B, H, Q, D).
+    A query that may see nothing gets zeros, as `sdpa` gives it.
+    """
+    batch, heads, queries, size = q.shape
+    kv_heads, keys = k.shape[1:3]
+    if mask is None:
+        mask = causal_mask(queries, keys, q.device)[None, None]  # (1, 1, Q, K)
+    grouped = q.reshape(batch, kv_heads, -1, size)  # (B, KVH, H / KVH * Q, D): each key head with its query heads
+    scores = (grouped @ k.transpose(-1, -2)).float() * scale  # (B, KVH, H / KVH * Q, K)
+    weights = masked_softmax(scores.view(batch, heads, queries, keys), mask).to(v.dtype)
+    return (weights.view(batch, kv_heads, -1, keys) @ v).view(batch, heads, queries, size)
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """The same through PyTorch's fused kernel; shapes as in `eager`. A float mask is added to the scores."""
+    batch, heads, queries, size = q.shape
+    kv_heads, keys = k.shape[1:3]
+    if queries == 1:
+        # One query a row: the query heads of a key head can stand where queries stand, so no key is repeated.
+        grouped = q.reshape(batch, kv_heads, heads // kv_heads, size)
+        many = batch * kv_heads >= MANY and (mask is None or mask.is_floating_point())
+        attend = by_products if many else F.scaled_dot_product_attention
+        return attend(grouped, k, v, mask, scale=scale).reshape(q.shape)
+    if mask is None and queries != keys:
+        mask = causal_mask(queries, keys, q.device)[None, None]
+    # Repeated by hand: enable_gqa leaves the fused CPU kernel for the slow one.
+    k, v = (x.repeat_interleave(heads // kv_heads, dim=1) for x in (k, v))  # (B, H, K, D)
+    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, scale=scale)
+
+
+MANY = 16  # from so many small matrices on, batched products beat the fused CPU kernel at one query a row
+
+
+def by_products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """Attention without causality as two batched products. q (B, H, Q, D), k and v (B, H, K, D), mask added."""
+    scores = torch.matmul(q, k.transpose(-1, -2)).mul_(scale)
+    if mask is not None:
+        scores += mask
+    return torch.matmul(scores.softmax(-1, dtype=torch.float32).to(v.dtype), v)
+
+
+BY_NAME = {"sdpa": sdpa, "eager": eager}
