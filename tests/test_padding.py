@@ -177,6 +177,10 @@ def test_real_ids_once():
     assert result.token_ids == [alone_greedy(model, prompt, 4) for prompt in prompts]
 
 
+def explicit(batch, width):
+    return {"attention_mask": torch.ones(batch, 1, width, width, dtype=torch.bool)}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -190,6 +194,12 @@ def test_real_ids_once():
         (lambda m: {"attention_mask": torch.ones(2, 1, 3, 4, dtype=torch.bool)}, "expected \\(2, 1, 3, 3\\) bool"),
         (lambda m: {"attention_mask": torch.tensor([[True] * 3, [False] * 3])}, "row 1 has no real token"),
         (lambda m: {"position_ids": torch.zeros(2, 3, dtype=torch.long)}, "position_ids needs"),
+        (lambda m: {"input_ids": [[1, 2, 3]]}, "input_ids is a list, expected a tensor"),
+        (lambda m: {"attention_mask": [[True] * 3] * 2}, "attention_mask is a list, expected a tensor"),
+        (lambda m: {"position_ids": [[0, 1, 2]]}, "position_ids is a list, expected a tensor"),
+        (lambda m: {**explicit(2, 3), "position_ids": torch.tensor(1)}, "position_ids is \\(\\) torch.int64, expected"),
+        (lambda m: {**explicit(2, 3), "position_ids": torch.ones(3, 3).long()}, "position_ids is \\(3, 3\\)"),
+        (lambda m: {**explicit(2, 3), "position_ids": torch.ones(2, 3)}, "float32, expected \\(2, 3\\) int64"),
         (lambda m: {"rows": [0, 1]}, "there is no state"),
         (lambda m: {"state": m.new_state(2), "rows": [0, 0]}, "names a row twice"),
         (lambda m: {"state": m.new_state(2), "rows": [0, 2]}, "not all within 0..1"),
@@ -231,6 +241,63 @@ def test_an_interrupted_call_leaves_no_trace(dense):
         dense.attention = "sdpa"
     logits = dense(torch.tensor([more]), state=state)
     assert difference(logits[0], alone_logits(dense, ids + more)[-2:]) < 1e-5
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("problem", [RuntimeError, KeyboardInterrupt])
+def test_an_interrupted_call_leaves_no_nan_either(dense, attention, problem):
+    """NaN from a reader's first layer, then an exception in the second: a shorter row must not read what was stored."""
+    state = dense.new_state(2)
+    dense(torch.tensor([[1, 2], [3, 4]]), state=state)
+    dense(torch.tensor([[5, 6, 7, 8]]), state=state, rows=[1])
+    before = [t.clone() for layer in state.layers for t in layer.values()]
+    calls = []
+
+    def broken(q, k, v, mask, scale):
+        calls.append(1)
+        if len(calls) == 2:
+            raise problem
+        return torch.full_like(q, float("nan"))
+
+    for rows in (None, [1], [1, 0]):  # a block of rows, one row, rows out of order
+        calls.clear()
+        dense.attention = broken
+        try:
+            with pytest.raises(problem):
+                dense(torch.tensor([[9, 9, 9]] * len(rows or [0, 1])), state=state, rows=rows)
+        finally:
+            dense.attention = "sdpa"
+        used = [t[:, :, : was.shape[2]] for t, was in zip(tensors_of(state), before, strict=True)]
+        assert all(torch.equal(t, was) for t, was in zip(used, before, strict=True))
+    dense.attention = attention
+    try:
+        logits = dense(torch.tensor([[9], [10]]), state=state)
+    finally:
+        dense.attention = "sdpa"
+    assert difference(logits[0, 0], alone_logits(dense, [1, 2, 9])[-1]) < 1e-5
+    assert difference(logits[1, 0], alone_logits(dense, [3, 4, 5, 6, 7, 8, 10])[-1]) < 1e-5
+
+
+def tensors_of(state):
+    return [t for layer in state.layers for t in layer.values()]
+
+
+def test_a_call_interrupted_at_its_head_leaves_no_trace(dense):
+    """The caller never saw the logits, so the tokens were not read."""
+    state = dense.new_state(1)
+    dense(torch.tensor([[7, 3]]), state=state)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    hook = dense.model.norm.register_forward_hook(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            dense(torch.tensor([[9]]), state=state)
+    finally:
+        hook.remove()
+    assert state.lengths.tolist() == [2]
+    assert difference(dense(torch.tensor([[2]]), state=state)[0], alone_logits(dense, [7, 3, 2])[-1:]) < 1e-5
 
 
 def test_own_attention_takes_part_and_unknown_names_are_refused(dense):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import alone_logits, difference
+from helpers import alone_logits, difference, random_model
 
 
 def filled(model, rows):
@@ -75,6 +75,44 @@ def test_put_copies_rows_in_place(dense):
     assert difference(logits[1, -1], alone_logits(dense, [40, 21])[-1]) < 1e-5
 
 
+def test_put_may_read_the_state_it_writes(dense):
+    state = filled(dense, ROWS[:2])
+    state.put([1, 0], state)
+    assert state.lengths.tolist() == [2, 3]
+    logits = dense(torch.tensor([[20], [21]]), state=state)
+    assert difference(logits[0, -1], alone_logits(dense, [*ROWS[1], 20])[-1]) < 1e-5
+    assert difference(logits[1, -1], alone_logits(dense, [*ROWS[0], 21])[-1]) < 1e-5
+
+
+@pytest.mark.parametrize("changes", [{"num_hidden_layers": 2}, {"head_dim": 16}, {"dtype": torch.bfloat16}])
+def test_put_refuses_a_state_of_another_model_before_it_moves_anything(dense, changes):
+    state = filled(dense, ROWS[:1])
+    before = [t.clone() for t in tensors(state)]
+    with pytest.raises(ValueError, match="a state of another shape or dtype"):
+        state.put([0], filled(random_model(**changes), ROWS[1:2]))
+    assert state.lengths.tolist() == [3]
+    assert all(torch.equal(was, now) for was, now in zip(before, tensors(state), strict=True))
+
+
+def test_growth_may_break_off(dense, monkeypatch):
+    """Out of memory in the middle of growing: the state still works, also for shorter rows."""
+    state = filled(dense, ROWS[:1])
+    real, calls = torch.Tensor.new_zeros, []
+
+    def scarce(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 4:
+            raise MemoryError
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(torch.Tensor, "new_zeros", scarce)
+    with pytest.raises(MemoryError):
+        dense(torch.ones(1, 60, dtype=torch.long), state=state)
+    monkeypatch.undo()
+    logits = dense(torch.tensor([[20]]), state=state)
+    assert difference(logits[0, -1], alone_logits(dense, [*ROWS[0], 20])[-1]) < 1e-5
+
+
 def test_growth_and_bytes(dense):
     state = dense.new_state(2)
     assert state.capacity == 0
@@ -94,6 +132,10 @@ def test_growth_and_bytes(dense):
         (lambda s, m: s.select([-1]), "not all within 0..3"),
         (lambda s, m: s.select(torch.tensor([True])), "1 entries, the state 4 rows"),
         (lambda s, m: s.select([]), "no row was chosen"),
+        (lambda s, m: s.select([0.5]), "rows is \\[0.5\\], expected row numbers or one bool a row"),
+        (lambda s, m: s.select(slice(0, 2)), "rows is slice"),
+        (lambda s, m: s.reset("ab"), "rows is 'ab'"),
+        (lambda s, m: s.select([0, 2**70]), "expected row numbers"),
         (lambda s, m: s.repeat(0), "at least 1 copy"),
         (lambda s, m: s.put([0], s), "1 rows for a state of 4"),
         (lambda s, m: s.put([0, 0], s.select([0, 1])), "names a row twice"),

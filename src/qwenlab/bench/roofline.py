@@ -22,11 +22,11 @@ class Machine:
     flops_per_second: float
 
 
-def measure_machine(dtype: torch.dtype = torch.float32, device="cpu", repeats: int = 5) -> Machine:
+def measure_machine(dtype: torch.dtype = torch.float32, device="cpu", repeats: int = 20) -> Machine:
     """Reads 256 MiB of memory and multiplies two square matrices, several times; the best of each counts.
 
     The best, not the median: a roof is what can be reached. Reading is tried as a sum and, as decoding does it, as a
-    matrix times a vector. Takes about a second. A GPU gets larger pieces: small ones are over before it is busy.
+    matrix times a vector. Takes a second or two. A GPU gets larger pieces: small ones are over before it is busy.
     """
     device = torch.device(device)
     megabytes, side = (256, 1024) if device.type == "cpu" else (4096, 8192)

@@ -47,6 +47,13 @@ class Call:
             both.append(held[self.rows].narrow(2, 0, self.keys))
         return both[0], both[1]
 
+    def take_back(self) -> None:
+        """Empties what `remember` stored: for a call that broke off. What it left there might be NaN."""
+        if self.state is not None:
+            for layer in self.state.layers:
+                for held in layer.values():
+                    held.view(-1, held.shape[3]).index_fill_(0, self.places, 0)
+
 
 def close_up(input_ids: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """Moves each row's real tokens to its left end, in order.

@@ -114,6 +114,10 @@ class Model(nn.Module):
         Raises ValueError for ids outside the vocabulary, a mask of another shape or type, a row without a real
         token and without a state, a row longer than the state's capacity.
         """
+        given = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
+        for name, value in given.items():
+            if not isinstance(value, Tensor) and (value is not None or name == "input_ids"):
+                raise ValueError(f"{name} is a {type(value).__name__}, expected a tensor")
         input_ids = input_ids.to(self.device)
         if attention_mask is not None:
             attention_mask = attention_mask.to(self.device)
@@ -131,16 +135,20 @@ class Model(nn.Module):
         call = plan(self, ids.shape[1], counts, real, state, rows)
         if real is not None and not bool(real.any()):  # nobody says anything: no pass, nothing changes
             return torch.zeros(*input_ids.shape[: 1 if last_only else 2], self.config.vocab_size, device=self.device)
-        hidden = self._hidden(ids, call)  # (B * W, hidden)
+        try:
+            hidden = self._hidden(ids, call)  # (B * W, hidden)
+            if last_only and ids.shape[1] > 1:
+                ends = torch.arange(len(ids)) * ids.shape[1] + (counts - 1).clamp(min=0)
+                hidden = hidden[ends.to(self.device)]  # (B, hidden)
+            logits = self._head(hidden)  # (B, vocab) or (B * W, vocab)
+        except BaseException:
+            call.take_back()
+            raise
         if state is not None:
             state.lengths[call.rows] += counts  # last, so that an interrupted call leaves no trace
         if last_only:
-            if ids.shape[1] > 1:
-                ends = torch.arange(len(ids)) * ids.shape[1] + (counts - 1).clamp(min=0)
-                hidden = hidden[ends.to(self.device)]
-            logits = self._head(hidden)  # (B, vocab)
             return logits if real is None else logits.masked_fill((counts == 0).to(self.device)[:, None], 0)
-        logits = self._head(hidden).view(*ids.shape, -1)  # (B, W, vocab)
+        logits = logits.view(*ids.shape, -1)  # (B, W, vocab)
         if real is None:
             return logits
         out = logits.new_zeros(*input_ids.shape, logits.shape[-1])  # (B, T, vocab)
@@ -192,8 +200,13 @@ def check_call(input_ids, attention_mask, state, rows, position_ids, own_mask) -
             )
     if own_mask and state is not None:
         raise ValueError("a (B, 1, T, T) mask works without a state only: a state hides pads by itself")
-    if position_ids is not None and (not own_mask or position_ids.shape[-1] != width or position_ids.dim() != 2):
-        raise ValueError(f"position_ids needs a (B, 1, T, T) mask beside it and the shape {(batch, width)}")
+    if position_ids is not None:
+        if not own_mask:
+            raise ValueError("position_ids needs a (B, 1, T, T) mask beside it")
+        if tuple(position_ids.shape) not in ((batch, width), (1, width)) or position_ids.dtype != torch.int64:
+            raise ValueError(
+                f"position_ids is {tuple(position_ids.shape)} {position_ids.dtype}, expected {(batch, width)} int64"
+            )
     if rows is not None and state is None:
         raise ValueError("rows names rows of a state, but there is no state")
 

@@ -76,6 +76,10 @@ class State:
             raise ValueError(f"put got {len(index)} rows for a state of {other.batch_size}")
         if len(index.unique()) != len(index):
             raise ValueError(f"put names a row twice: {index.tolist()}")
+        if other._kind() != self._kind():
+            raise ValueError("put got a state of another shape or dtype")
+        if other is self:
+            other = self.snapshot()
         used = int(other.lengths.max())
         self.make_room(used, index[int(other.lengths.argmax())])
         self.reset(index)
@@ -92,11 +96,15 @@ class State:
         if self.fixed:
             raise ValueError(f"row {int(row)} would hold {length} tokens, its state has room for {self.capacity}")
         grown = max(length, 2 * self.capacity)
+        layers = []
         for layer in self.layers:
+            bigger = {
+                name: t.new_zeros(*t.shape[:2], grown, t.shape[3]) for name, t in layer.items()
+            }  # (B, KVH, C', D)
             for name, t in layer.items():
-                bigger = t.new_zeros(*t.shape[:2], grown, t.shape[3])  # (B, KVH, C', D)
-                bigger[:, :, : t.shape[2]] = t
-                layer[name] = bigger
+                bigger[name][:, :, : t.shape[2]] = t
+            layers.append(bigger)
+        self.layers = layers  # all at once: if memory runs out before, the state is as it was
         self.count_lines()
 
     def count_lines(self) -> None:
@@ -109,17 +117,25 @@ class State:
         """`rows` (None, int list, index or bool tensor) as host row numbers (N,) int64. Raises ValueError."""
         if rows is None:
             return torch.arange(self.batch_size)
-        index = torch.as_tensor(rows).cpu().reshape(-1)
+        try:
+            index = torch.as_tensor(rows).cpu().reshape(-1)
+        except (TypeError, ValueError, RuntimeError):
+            raise ValueError(f"rows is {rows!r}, expected row numbers or one bool a row") from None
         if index.dtype == torch.bool:
             if len(index) != self.batch_size:
                 raise ValueError(f"a bool choice of rows has {len(index)} entries, the state {self.batch_size} rows")
             index = index.nonzero()[:, 0]
-        index = index.long()
         if len(index) == 0:
             raise ValueError("no row was chosen")
+        if index.is_floating_point():
+            raise ValueError(f"rows is {rows!r}, expected row numbers or one bool a row")
+        index = index.long()
         if index.min() < 0 or index.max() >= self.batch_size:
             raise ValueError(f"rows {index.tolist()} are not all within 0..{self.batch_size - 1}")
         return index
+
+    def _kind(self) -> list:
+        return [(name, t.dtype, t.shape[1], t.shape[3]) for layer in self.layers for name, t in layer.items()]
 
     def _map(self, change) -> "State":
         new = object.__new__(State)
