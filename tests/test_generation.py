@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 import torch
 from helpers import alone_greedy, alone_logits, count, random_model, random_prompts
@@ -104,6 +105,36 @@ def test_a_stop_id_as_the_last_allowed_token_is_a_stop(dense):
     assert (result.token_ids, result.finish_reason, result.stop_id) == (said[:2], "stop", said[2])
 
 
+@pytest.mark.parametrize("kind", [iter, set, np.array, torch.tensor, dict.fromkeys, lambda ids: map(int, ids)])
+def test_a_stop_set_may_be_any_collection_of_ids(dense, kind):
+    """A generator is read once: looking at it must not use it up."""
+    said = alone_greedy(dense, [7, 7, 9], 3)
+    other = said[0] + 1
+    for prompts in ([[7, 7, 9]], [[7, 7, 9]] * 2):  # as many prompts as ids must not make it one id a prompt
+        result = qwenlab.generate(dense, prompts, max_new_tokens=3, stop=kind([said[1], other]))
+        assert [(r.token_ids, r.stop_id) for r in result] == [(said[:1], said[1])] * len(prompts)
+
+
+def test_settings_may_be_arrays_or_tensors(dense):
+    """One value or one a prompt, whatever holds them."""
+    prompts, options = [[1, 2], [3, 4, 5]], {"temperature": 1.0, "stop": ()}
+    for name, values in {
+        "temperature": [0.5, 0.9],
+        "top_k": [3, 5],
+        "top_p": [0.5, 0.75],
+        "repetition_penalty": [1.5, 2.0],
+        "seed": [3, 4],
+        "max_new_tokens": [4, 2],
+    }.items():
+        base = {"max_new_tokens": 4, **options}
+        several = qwenlab.generate(dense, prompts, **{**base, name: values}).token_ids
+        one = qwenlab.generate(dense, prompts, **{**base, name: values[0]}).token_ids
+        for kind in (np.array, torch.tensor):
+            assert qwenlab.generate(dense, kind([[1, 2]]), **{**base, name: kind(values[0])}).token_ids == one[:1]
+            assert qwenlab.generate(dense, prompts, **{**base, name: kind(values)}).token_ids == several
+            assert qwenlab.generate(dense, prompts, **{**base, name: kind(values[0])}).token_ids == one
+
+
 def test_the_context_limit():
     """Case 9: limit 16, prompt 10, 10 asked: 6 new, "length"; pads use up none of it; 16 is refused."""
     model = random_model(seed=3, max_position_embeddings=16)
@@ -144,6 +175,12 @@ def test_stats_count_what_happened(dense):
     assert sum(e.kind == "decode" and e.request == 1 for e in events) == 3
 
 
+def test_requests_per_second_counts_requests(dense):
+    stats = qwenlab.generate(dense, [[1], [2]], n=3, max_new_tokens=1, stop=()).stats
+    assert (stats.prompts, stats.requests) == (2, 6)
+    assert stats.requests_per_second == pytest.approx(6 / stats.seconds)
+
+
 def test_times_are_in_order(dense):
     result = qwenlab.generate(dense, [[1], [2, 3]], max_new_tokens=5, stop=(), slots=1)
     assert 0 < result[0].first_token_s <= result[0].seconds <= result[1].first_token_s <= result[1].seconds
@@ -177,6 +214,18 @@ def test_progress_bar_reaches_the_end(dense, capsys):
         ([[1]], {"max_new_tokens": 2.0}, "max_new_tokens of prompt 0"),
         ([[1]], {"seed": -1}, "seed is -1"),
         ([[1]], {"seed": [1, 2]}, "seed has 2 values for 1 prompts"),
+        (iter([[1]]), {}, "prompts is a list_iterator, expected a list of prompts"),
+        (None, {}, "prompts is a NoneType, expected a list of prompts"),
+        (torch.tensor(1), {}, "prompts is a int, expected a list of prompts"),
+        ([b"two"], {}, "prompt 0 is a bytes, expected a list of token ids"),
+        ([[1]], {"stop": 5}, "stop is 5, expected token ids"),
+        ([[1]], {"stop": "ab"}, "stop is 'ab', expected token ids"),
+        ([[1]], {"stop": {1.5}}, "stop is {1.5}, expected token ids"),
+        ([[1], [2]], {"stop": [(), ["ab"]]}, "stop of prompt 1 is \\['ab'\\], expected token ids"),
+        ([[1], [2]], {"stop": [5, None]}, "stop of prompt 0 is 5, expected token ids"),
+        ([[1], [2]], {"stop": [(), (), ()]}, "stop has 3 values for 2 prompts"),
+        ([[1]], {"top_p": 10**400}, "top_p of prompt 0 is 1000"),
+        ([[1]], {"temperature": 10**400}, "temperature of prompt 0 is 1000"),
         ([[1]], {"n": 0}, "n is 0"),
         ([[1]], {"slots": 0}, "slots is 0"),
         ([[1]], {"strategy": "continuous"}, "strategy is 'continuous', expected one of sequential, static, early-stop"),
@@ -188,10 +237,16 @@ def test_bad_input_says_so_in_one_line(dense, prompts, options, message):
     assert "\n" not in str(caught.value)
 
 
-def test_nan_logits_are_named_not_sampled(dense):
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 3, "top_p": 0.5}])
+def test_nan_logits_are_named_not_sampled(dense, options):
+    def one_row(q, k, v, mask, scale):
+        out = torch.zeros_like(q)
+        out[1] = float("nan")
+        return out
+
     try:
-        dense.attention = lambda q, k, v, mask, scale: torch.full_like(q, float("nan"))
-        with pytest.raises(ValueError, match="request 0: its logits are NaN after 0 new tokens"):
-            qwenlab.generate(dense, [[1, 2]])
+        dense.attention = one_row
+        with pytest.raises(ValueError, match="request 1: its logits are NaN after 0 new tokens"):
+            qwenlab.generate(dense, [[1, 2], [3]], **options)
     finally:
         dense.attention = "sdpa"

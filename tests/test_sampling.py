@@ -153,3 +153,45 @@ def test_own_sampler_takes_part(dense):
     result = qwenlab.generate(dense, [[1, 2], [3]], max_new_tokens=2, stop=(), sampler=second_best)
     assert shapes[0] == (torch.Size([2, 320]), torch.float32, [0, 1])
     assert result.token_ids[1][0] == int(dense(torch.tensor([[3]]))[0, -1].topk(2).indices[1])
+
+
+@pytest.mark.parametrize(
+    ("sampler", "given"),
+    [
+        (lambda logits, requests: None, "None"),
+        (lambda logits, requests: [1, 2], "[1, 2]"),
+        (lambda logits, requests: logits.argmax(-1, keepdim=True), "tensor([["),
+        (lambda logits, requests: logits.argmax(-1)[:1], "tensor(["),
+        (lambda logits, requests: torch.tensor([1, 2], dtype=torch.int32), "tensor([1, 2], dtype=torch.int32)"),
+        (lambda logits, requests: logits.amax(-1), "tensor(["),
+        (lambda logits, requests: torch.tensor([5, 320]), "tensor([ 5, 320])"),
+        (lambda logits, requests: torch.tensor([-1, 5]), "tensor([-1, 5])"),
+    ],
+)
+def test_a_wrong_sampler_is_told_what_was_expected(dense, sampler, given):
+    with pytest.raises(ValueError) as caught:
+        qwenlab.generate(dense, [[1], [2]], sampler=sampler)
+    text = str(caught.value)
+    assert text.startswith(f"the sampler gave {given}") and "\n" not in text
+    assert text.endswith(", expected ids (2,) int64 within 0..319")
+
+
+def test_a_sampler_may_scribble_on_its_logits(dense):
+    """The log-probabilities are of the model's distribution, not of what a sampler made of it."""
+
+    def all_but_the_best(logits, requests):
+        logits.scatter_(1, logits.argmax(-1, keepdim=True), float("-inf"))
+        return logits.argmax(-1)
+
+    result = qwenlab.generate(dense, [[1, 2]], max_new_tokens=1, stop=(), sampler=all_but_the_best)[0]
+    expected = dense(torch.tensor([[1, 2]]))[0, -1].log_softmax(-1).topk(2)
+    assert result.token_ids == [int(expected.indices[1])]
+    assert result.logprobs == pytest.approx([float(expected.values[1])], abs=1e-5)
+
+
+def test_finished_rows_are_not_penalised(dense):
+    """In a static batch a finished row waits for the others; it needs no record of what it has seen any more."""
+    result = qwenlab.generate(
+        dense, [[1], [2]], max_new_tokens=[1, 4], stop=(), repetition_penalty=1.5, strategy="static"
+    )
+    assert all(request._seen is None for request in result)

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from qwenlab.batching.padding import left_pad
 from qwenlab.batching.request import Request, make_requests, whole
 from qwenlab.batching.results import Result, Stats
-from qwenlab.batching.sampling import logprobs_of, penalise, sample
+from qwenlab.batching.sampling import checked, logprobs_of, penalise, sample
 
 
 class Policy(NamedTuple):
@@ -70,9 +70,9 @@ def generate(
     requests = make_requests(model, prompts, *options)
     policy = POLICIES[strategy]
     rows = min(slots, policy.most or slots, max(1, len(requests)))
-    stats = Stats(prompts=len(prompts))
+    stats = Stats(prompts=len(prompts), requests=len(requests))
     with tqdm(total=len(requests), unit="request", disable=not progress) as bar, torch.inference_mode():
-        loop = Loop(model, requests, rows, policy, sampler or sample, on_token, stats, bar)
+        loop = Loop(model, requests, rows, policy, checked(sampler) if sampler else sample, on_token, stats, bar)
         while loop.step():
             pass
     stats.seconds = loop.now()

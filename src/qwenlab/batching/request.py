@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from operator import index
 
 import numpy as np
 import torch
 from torch import Tensor
 
 BLOCK = 64  # uniform numbers drawn at a time
+LARGE = 1e38  # settings stay below: they are worked with in float32
 
 
 @dataclass(eq=False)
@@ -84,6 +85,9 @@ def make_requests(model, prompts, n, max_new_tokens, stop, temperature, top_k, t
     Raises ValueError naming the prompt by index and what was expected.
     """
     whole(n, "n", 1)
+    prompts = plain(prompts)
+    if not isinstance(prompts, Sequence):
+        raise ValueError(f"prompts is a {type(prompts).__name__}, expected a list of prompts")
     count = len(prompts)
     each = {
         "max_new_tokens": spread(max_new_tokens, "max_new_tokens", count),
@@ -93,11 +97,10 @@ def make_requests(model, prompts, n, max_new_tokens, stop, temperature, top_k, t
         "repetition_penalty": spread(repetition_penalty, "repetition_penalty", count),
     }
     stops = spread_stop(stop, count, model.stop_ids)
-    seeds = [(whole(s, f"seed of prompt {i}", 0), 0) for i, s in enumerate(seed)] if is_list(seed) else None
-    if seeds is None:
-        seeds = [(whole(seed, "seed", 0), i) for i in range(count)]
-    elif len(seeds) != count:
-        raise ValueError(f"seed has {len(seeds)} values for {count} prompts")
+    if is_list(plain(seed)):
+        seeds = [(whole(s, f"seed of prompt {i}", 0), 0) for i, s in enumerate(spread(seed, "seed", count))]
+    else:
+        seeds = [(whole(plain(seed), "seed", 0), i) for i in range(count)]
     requests = []
     for i, prompt in enumerate(prompts):
         ids = check_prompt(prompt, i, model.config.vocab_size)
@@ -114,31 +117,45 @@ def make_requests(model, prompts, n, max_new_tokens, stop, temperature, top_k, t
     return requests
 
 
+def plain(value):
+    """An array or tensor as Python's own lists and numbers; anything else as it is."""
+    return value.tolist() if isinstance(value, np.ndarray | Tensor) else value
+
+
 def is_list(value) -> bool:
-    return isinstance(value, Sequence | np.ndarray | Tensor) and not isinstance(value, str)
+    return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 def spread(value, name: str, count: int) -> list:
     """One value for all prompts, or the caller's own list of one a prompt."""
+    value = plain(value)
     if not is_list(value):
         return [value] * count
-    values = value.tolist() if isinstance(value, np.ndarray | Tensor) else list(value)
-    if len(values) != count:
-        raise ValueError(f"{name} has {len(values)} values for {count} prompts")
-    return values
+    if len(value) != count:
+        raise ValueError(f"{name} has {len(value)} values for {count} prompts")
+    return list(value)
 
 
 def spread_stop(stop, count: int, default: frozenset[int]) -> list[frozenset[int]]:
     """None = the checkpoint's own set, a collection of ids = one set for all, a list of such = one a prompt."""
-    if stop is None or all(isinstance(entry, int | np.integer) for entry in stop):
-        return [default if stop is None else frozenset(int(entry) for entry in stop)] * count
-    return [default if entry is None else frozenset(entry) for entry in spread(stop, "stop", count)]
+    stop = plain(stop)
+    if is_list(stop) and not all(isinstance(entry, int | np.integer) for entry in stop):
+        each = enumerate(spread(stop, "stop", count))
+        return [default if entry is None else stop_set(entry, f"stop of prompt {i}") for i, entry in each]
+    return [default if stop is None else stop_set(stop, "stop")] * count
+
+
+def stop_set(stop, name: str) -> frozenset[int]:
+    try:
+        return frozenset(index(entry) for entry in plain(stop))
+    except TypeError:
+        raise ValueError(f"{name} is {stop!r}, expected token ids") from None
 
 
 def check_prompt(prompt, i: int, vocab_size: int) -> list[int]:
     """The prompt as a list of ints. Raises ValueError by index."""
-    ids = prompt.tolist() if isinstance(prompt, np.ndarray | Tensor) else prompt
-    if isinstance(ids, str) or not isinstance(ids, Sequence):
+    ids = plain(prompt)
+    if isinstance(ids, str | bytes) or not isinstance(ids, Sequence):
         raise ValueError(f"prompt {i} is a {type(prompt).__name__}, expected a list of token ids")
     if len(ids) == 0:
         raise ValueError(f"prompt {i} is empty, expected at least 1 token")
@@ -167,5 +184,5 @@ def whole(value, name: str, least: int) -> int:
 
 def within(value, name: str, expected: str, fits) -> None:
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not isfinite(value) or not fits(value):
+    if not number or not abs(value) < LARGE or not fits(value):
         raise ValueError(f"{name} is {value!r}, expected {expected}")

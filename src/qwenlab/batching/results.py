@@ -23,6 +23,7 @@ class Stats:
     """The cost of one call. Seconds are wall time; tokens count what was sampled, stop ids included."""
 
     prompts: int = 0
+    requests: int = 0  # n a prompt
     sampled_tokens: int = 0
     seconds: float = 0.0
     prefill_seconds: float = 0.0
@@ -37,7 +38,7 @@ class Stats:
 
     @property
     def requests_per_second(self) -> float:
-        return self.prompts / self.seconds if self.seconds else 0.0
+        return self.requests / self.seconds if self.seconds else 0.0
 
     @property
     def padded_ratio(self) -> float:

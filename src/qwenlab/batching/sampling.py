@@ -4,7 +4,7 @@ One uniform number a row decides, drawn from the request's own stream, and ids a
 So what a row says depends on its own logits and its own stream, not on its neighbours or their settings.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -32,12 +32,27 @@ def sample(logits: Tensor, requests: Sequence[Request]) -> Tensor:
     return greedy
 
 
+def checked(sampler: Callable) -> Callable:
+    """A reader's own sampler, given a copy of the logits, and held to ids (R,) int64 within the vocabulary."""
+
+    def sample_and_check(logits: Tensor, requests: Sequence[Request]) -> Tensor:
+        ids = sampler(logits.clone(), requests)
+        rows, vocabulary = logits.shape
+        fits = isinstance(ids, Tensor) and ids.shape == (rows,) and ids.dtype == torch.int64
+        if not fits or ids.min() < 0 or ids.max() >= vocabulary:
+            got = " ".join(repr(ids).split())
+            raise ValueError(f"the sampler gave {got}, expected ids ({rows},) int64 within 0..{vocabulary - 1}")
+        return ids
+
+    return sample_and_check
+
+
 def penalise(logits: Tensor, requests: Sequence[Request]) -> Tensor:
     """Divides positive logits of ids already seen by the row's repetition penalty, multiplies negative ones.
 
     (Keskar et al., arXiv:1909.05858.) Prompt and generated ids count, pads never. (R, V) to (R, V).
     """
-    rows = [row for row, request in enumerate(requests) if request.repetition_penalty != 1]
+    rows = [row for row, r in enumerate(requests) if r.repetition_penalty != 1 and r.finish_reason is None]
     if not rows:
         return logits
     index = torch.tensor(rows, device=logits.device)
@@ -82,7 +97,8 @@ def inverse_cdf(probabilities: Tensor, uniform: Tensor) -> Tensor:
     total = line[:, -1:]
     point = torch.minimum(uniform[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
     # The first id whose end lies beyond the point: an id of probability 0 has no stretch and is never it.
-    return torch.searchsorted(line, point, right=True)[:, 0]
+    # NaN falls beyond the last, and is named by whoever looks at the log-probabilities.
+    return torch.searchsorted(line, point, right=True)[:, 0].clamp(max=line.shape[1] - 1)
 
 
 def column(values: list[float], like: Tensor) -> Tensor:
