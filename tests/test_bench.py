@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import subprocess
 import sys
 from dataclasses import asdict
@@ -12,6 +13,7 @@ from helpers import count, random_model, random_prompts
 
 import qwenlab
 from qwenlab import bench
+from qwenlab.bench.sweeps import in_ms
 from qwenlab.bench.timing import Spread, alternate, cpu_name, machine_name
 
 PROMPT, NEW = 5, 4
@@ -43,7 +45,7 @@ def test_a_progress_bar_counts_every_run(capsys):
 def test_a_spread_is_told_in_full():
     spread = Spread.of(iter([3.0, 1.25, 2.0, 9.0]))
     assert (spread.median, spread.low, spread.high) == (2.5, 1.25, 9.0)
-    assert f"{spread:.1f}" == "2.5 (1.2 to 9.0)" and f"{spread:.0f}" == "2 (1 to 9)"
+    assert f"{spread:.1f}" == "2.5 (1.2–9.0)" and f"{spread:.0f}" == "2 (1–9)"
 
 
 def test_the_machine_says_its_name_and_threads():
@@ -113,18 +115,29 @@ def test_case_22_the_order_of_the_sizes_does_not_matter():
 
 
 def test_the_table_and_the_json_hold_the_same(quick, capsys):
-    table = str(quick)
-    head, how, _, columns, *lines = table.splitlines()
-    assert cpu_name() in head and torch.__version__ in head and f"{quick.parameters:,} parameters" in head
-    assert f"{PROMPT} prompt tokens and {NEW} new ones a row; median of 3" in how
+    head, shape, how, _, columns, *lines = str(quick).splitlines()
+    assert cpu_name() in head and torch.__version__ in head
+    assert f"{quick.parameters:,} parameters in float32, {PROMPT} prompt tokens and {NEW} new ones a row" == shape
+    assert how == "median of 3 (lowest–highest)"
     assert columns.split()[:2] == ["rows", "tokens/s"] and len({len(line) for line in [columns, *lines]}) == 1
     for line, point in zip(lines, quick.points, strict=True):
-        assert line.split()[0] == str(point.batch_size) and f"{point.tokens_per_second:.0f}" in line
-        assert f"{1e3 * point.step_s.median:.2f} (" in line and f"{1e3 * point.first_token_s.median:.2f} (" in line
+        size, tokens, decoded, first, step = re.split(r"\s{2,}", line.strip())
+        assert size == str(point.batch_size) and tokens == f"{point.tokens_per_second:.0f}"
+        assert decoded == f"{point.decode_tokens_per_second:.0f}"
+        for told, seconds in ((first, point.first_token_s), (step, point.step_s)):
+            median, low, high = map(float, re.fullmatch(r"([\d.]+) \(([\d.]+)–([\d.]+)\)", told).groups())
+            assert (median, low, high) == pytest.approx(
+                (1e3 * seconds.median, 1e3 * seconds.low, 1e3 * seconds.high), rel=0.02, abs=0.006
+            )
     assert "\n" not in quick.json() and json.loads(quick.json()) == asdict(quick)
     assert json.loads(quick.json())["points"][0]["step_s"].keys() == {"median", "low", "high"}
     bench.sweep(random_model(), [1], 1, 2, repeats=1)
     assert "1 prompt tokens and 2 new ones a row" in capsys.readouterr().out
+
+
+def test_times_are_told_with_three_digits():
+    told = [in_ms(Spread(s, s / 2, 2 * s)) for s in (0.00123, 0.0234, 0.345)]
+    assert told == ["1.23 (0.61–2.46)", "23.4 (11.7–46.8)", "345 (172–690)"]
 
 
 @pytest.mark.parametrize(

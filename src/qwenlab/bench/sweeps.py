@@ -37,19 +37,19 @@ class Sweep:
     repeats: int
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.machine}; torch {self.torch_version}, {self.dtype}, {self.parameters:,} parameters",
-            f"{self.prompt_tokens} prompt tokens and {self.new_tokens} new ones a row; "
-            f"median of {self.repeats} (lowest to highest)",
-            "",
-            f"{'rows':>5}  {'tokens/s':>24}  {'decode tokens/s':>24}  {'first token, ms':>22}  {'a step, ms':>22}",
-        ]
+        table = [["rows", "tokens/s", "decode tokens/s", "first token, ms", "a step, ms"]]
         for p in self.points:
-            first, step = in_ms(p.first_token_s), in_ms(p.step_s)
-            lines.append(
-                f"{p.batch_size:>5}  {f'{p.tokens_per_second:.0f}':>24}  {f'{p.decode_tokens_per_second:.0f}':>24}"
-                f"  {f'{first:.2f}':>22}  {f'{step:.2f}':>22}"
-            )
+            rates = [f"{p.tokens_per_second:.0f}", f"{p.decode_tokens_per_second:.0f}"]
+            table.append([str(p.batch_size), *rates, in_ms(p.first_token_s), in_ms(p.step_s)])
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [
+            f"{self.machine}, torch {self.torch_version}",
+            f"{self.parameters:,} parameters in {self.dtype}, {self.prompt_tokens} prompt tokens and "
+            f"{self.new_tokens} new ones a row",
+            f"median of {self.repeats} (lowest–highest)",
+            "",
+        ]
+        lines += ["  ".join(map(str.rjust, cells, widths)) for cells in table]
         return "\n".join(lines)
 
     def json(self) -> str:
@@ -57,8 +57,10 @@ class Sweep:
         return json.dumps(asdict(self))
 
 
-def in_ms(spread: Spread) -> Spread:
-    return Spread(spread.median * 1e3, spread.low * 1e3, spread.high * 1e3)
+def in_ms(spread: Spread) -> str:
+    """Seconds as milliseconds, three digits that count."""
+    ms = Spread(spread.median * 1e3, spread.low * 1e3, spread.high * 1e3)
+    return f"{ms:.{0 if ms.median >= 100 else 1 if ms.median >= 10 else 2}f}"
 
 
 def sweep(

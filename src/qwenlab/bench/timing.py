@@ -26,8 +26,8 @@ class Spread:
         return cls(statistics.median(readings), min(readings), max(readings))
 
     def __format__(self, how: str) -> str:
-        """`f"{spread:.1f}"` is "12.3 (11.9 to 13.0)"."""
-        return f"{self.median:{how}} ({self.low:{how}} to {self.high:{how}})"
+        """`f"{spread:.1f}"` is "12.3 (11.9–13.0)"."""
+        return f"{self.median:{how}} ({self.low:{how}}–{self.high:{how}})"
 
 
 def alternate(run: Callable, cases: list[Hashable], repeats: int, warm_up: int = 1, progress: bool = False) -> dict:

@@ -21,7 +21,8 @@ class Timeline(Heatmap):
             for kind, count in self.counts.items()
         )
         legend = f'<div class="qwl-box"><table class="qwl-grid" role="presentation"><tr>{legend}</tr></table></div>'
-        return super()._body().replace("</figure>", legend + "</figure>")
+        grid = super()._body().replace('"qwl-grid', '"qwl-grid steps', 1)
+        return grid.replace("</figure>", legend + "</figure>")
 
     def _plain(self):
         return f"{super()._plain()}\n{_legend(self.counts)}"

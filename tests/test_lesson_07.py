@@ -1,0 +1,153 @@
+"""Lesson 07: what its text says is what happens, and every state of its widget is right."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+from bs4 import BeautifulSoup
+
+from qwenlab.teach import exploring
+
+NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "07-batched-generation.ipynb"
+
+
+@pytest.fixture(scope="module")
+def lesson():
+    """The source of each cell by id, and a namespace in which the first half has run."""
+    cells = nbformat.read(NOTEBOOK, as_version=4).cells
+    sources = {cell["id"]: cell.source for cell in cells if cell.cell_type == "code"}
+    names = {}
+    for name in ("load", "alone", "dropped", "dropped-picture", "look-timelines", "plain", "one-stream"):
+        exec(sources[name], names)
+    return sources, names
+
+
+def say(lesson, cell, capsys, *changes):
+    """Run a cell after replacing pieces of its source; what it prints."""
+    sources, names = lesson
+    source = sources[cell]
+    for old, new in changes:
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    capsys.readouterr()
+    exec(source, dict(names))
+    return capsys.readouterr().out
+
+
+def verdicts(text):
+    return "".join("-" if word == "DIFFERENT" else "=" for word in re.findall(r"same as alone|DIFFERENT", text))
+
+
+def test_a_dropped_mask_gives_a_right_first_token_and_wrong_words(lesson, capsys):
+    assert verdicts(say(lesson, "dropped", capsys)) == "---="
+    kept, dropped = lesson[1]["kept"], lesson[1]["dropped"]
+    first_wrong = [next((i for i, (a, b) in enumerate(zip(*rows, strict=True)) if a != b), None)
+                   for rows in zip(kept[:3], dropped[:3], strict=True)]  # fmt: skip
+    assert all(place >= 1 for place in first_wrong) and 1 in first_wrong
+    assert [row[:1] for row in kept] == [row[:1] for row in dropped]
+
+
+def test_the_model_answers_rightly_alone(lesson):
+    answers = [lesson[1]["text"](ids).split("\\boxed")[1] for ids in lesson[1]["alone"]]
+    assert answers == ["{88}", "{11}", "{51}", "{28}"]
+
+
+def test_the_steps_add_up(lesson):
+    names = lesson[1]
+    lengths = [len(ids) + 1 for ids in names["alone"]]
+    assert names["steps"](names["one_by_one"]) == sum(lengths)
+    assert names["steps"](names["together"]) == max(lengths)
+    assert names["together"].stats.row_steps["wasted"] == sum(max(lengths) - length for length in lengths)
+
+
+def test_one_stop_id_of_the_two_talks_on_to_the_end(lesson, capsys):
+    said = say(lesson, "stop-sets", capsys)
+    assert said.count("<|im_end|>") >= 4 and "A until the end of the line: 8\n" in said
+
+
+def test_one_stream_for_all_changes_a_row_with_its_neighbours(lesson, capsys):
+    assert "-" in verdicts(say(lesson, "one-stream", capsys))
+    assert verdicts(say(lesson, "own-streams", capsys)) == "===="
+
+
+BREAKS = {
+    "1": (
+        ("model(input_ids, real, state, last_only=True)  # 1", "model(input_ids, state=state, last_only=True)"),
+        "-===",
+    ),
+    "2": (("continue  # 2", "pass"), "----"),
+    "3": (("token_id in model.stop_ids:  # 3", "token_id == pad_id:"), "----"),
+    "4": (
+        ("new[:, None], state=state, last_only=True)  # 4", "new.flip(0)[:, None], state=state, last_only=True)"),
+        "----",
+    ),
+}
+
+
+def test_the_cells_to_break_work_as_they_stand(lesson, capsys):
+    assert verdicts(say(lesson, "break-me", capsys)) == "===="
+    assert verdicts(say(lesson, "break-sampler-me", capsys)) == "===="
+
+
+@pytest.mark.parametrize("number", BREAKS)
+def test_breaking_shows_what_the_text_says(lesson, capsys, number):
+    change, expected = BREAKS[number]
+    assert verdicts(say(lesson, "break-me", capsys, change)) == expected
+
+
+def test_a_sampler_that_listens_to_row_0_only(lesson, capsys):
+    change = ("logits.argmax(-1)  # 5", "logits[0].argmax().expand(len(logits))")
+    assert verdicts(say(lesson, "break-sampler-me", capsys, change)) == "=---"
+
+
+# --- the widget ---
+
+
+def next_ids_one_row_at_a_time(names, prompt, said, pads, keep_mask):
+    """Ids that the model takes after the prompt and after each id of `said`: one row, a mask from plain loops."""
+    width = pads + len(prompt)
+    ids = [names["pad_id"]] * pads + prompt + said
+    mask = torch.zeros(1, 1, len(ids), len(ids), dtype=torch.bool)
+    for query in range(len(ids)):
+        for key in range(query + 1):
+            mask[0, 0, query, key] = key >= pads or (query >= width and not keep_mask)
+    positions = torch.tensor([[max(0, column - pads) for column in range(len(ids))]])
+    logits = names["model"](torch.tensor([ids]), mask, position_ids=positions)
+    return logits[0, width - 1 :].argmax(-1).tolist()
+
+
+def test_every_state_of_the_widget_shows_what_the_model_says(lesson, monkeypatch):
+    monkeypatch.setenv("QWENLAB_PAGE", "1")
+    monkeypatch.setattr(exploring, "_spent", 0)
+    sources, names = lesson
+    exec(sources["explore-steps"].replace("\nexplore(", "\nwidget = explore("), names)
+    html = names["widget"]._repr_html_()
+    root = BeautifulSoup(html, "html.parser").find(class_="qwl-explore")
+    shown = [root.find(class_="qwl-state"), *root.find_all("template")]
+    shown = [BeautifulSoup(picture.decode_contents(), "html.parser") for picture in shown]  # a template hides its text
+    steps = max(len(ids) + 1 for ids in names["alone"])
+    assert len(shown) == 2 * steps <= 60 and len(html) < 300_000
+    assert len({str(picture) for picture in shown}) == len(shown)
+    longest = max(map(len, names["prompts"]))
+    for m, keep_mask in enumerate((True, False)):
+        said = []
+        for prompt, run in zip(names["prompts"], names["kept" if keep_mask else "dropped"], strict=True):
+            ids = next_ids_one_row_at_a_time(names, prompt, run[: steps - 1], longest - len(prompt), keep_mask)
+            end = next((i for i, token_id in enumerate(ids) if token_id in names["model"].stop_ids), len(ids) - 1)
+            said.append([names["word"](token_id) for token_id in ids[: end + 1]])
+        for step in range(steps):
+            picture = shown[2 * step + m]
+            table, line = picture.find_all("table")[:2]
+            expected, so_far = [], []
+            for row, words in enumerate(said):
+                now = ["anything", "ignored"]
+                if step < len(words):
+                    now = [words[step - 1] if step else f"{len(names['prompts'][row])} tokens", words[step]]
+                expected.append(now)
+                cells = ["▸" + words[0], *words[1 : step + 1]]
+                so_far.append(cells + ["×" + "ABCD"[row]] * (step + 1 - len(cells)))
+            assert [[td.text for td in tr.find_all("td")] for tr in table.tbody.find_all("tr")] == expected
+            assert [[td.text for td in tr.find_all("td")] for tr in line.tbody.find_all("tr")] == so_far
+            assert picture.figcaption.text == f"step {step}, mask {'kept' if keep_mask else 'dropped'}"
