@@ -2,7 +2,7 @@
 
 import json
 
-from qwenlab.model.tokenizer import BYTE_OF
+from qwenlab.text.tokenizer import BYTE_OF
 
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]
 MERGES = ["t h", "th e", "Ġ the", "Ġ a", "1 2", "i n", "Ã ©"]

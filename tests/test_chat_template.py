@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizer import CONTROL, TEMPLATE, small_spec, write_small_tokenizer
 
-from qwenlab.model.chat import ChatTemplate, ChatTemplateError
 from qwenlab.model.loading import shipped_names
-from qwenlab.model.tokenizer import Tokenizer
+from qwenlab.text.chat_template import ChatTemplate, ChatTemplateError
+from qwenlab.text.tokenizer import Tokenizer
 
 QWEN3 = os.environ.get("QWENLAB_QWEN3_TOKENIZER")
 SMALL = Tokenizer(small_spec(), ChatTemplate(TEMPLATE))

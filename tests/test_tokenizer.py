@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from small_tokenizer import CONTROL, small_spec, write_small_tokenizer
 
 from qwenlab.errors import QwenlabError
-from qwenlab.model.tokenizer import Tokenizer, TokenizerError
+from qwenlab.text.tokenizer import Tokenizer, TokenizerError
 
 SMALL = Tokenizer(small_spec(), pad_token="<|endoftext|>")
 REFERENCE = tokenizers.Tokenizer.from_str(json.dumps(small_spec()))

@@ -12,7 +12,7 @@ HOME = {
     "Config": "qwenlab.model.config",
     "Model": "qwenlab.model.model",
     "State": "qwenlab.model.state",
-    "Tokenizer": "qwenlab.model.tokenizer",
+    "Tokenizer": "qwenlab.text.tokenizer",
     "masked_softmax": "qwenlab.model.softmax",
     "left_pad": "qwenlab.batching.padding",
     "position_ids": "qwenlab.batching.padding",
@@ -22,7 +22,7 @@ HOME = {
     "sample": "qwenlab.batching.sampling",
     "QwenlabError": "qwenlab.errors",
 }
-PACKAGES = ("batching", "bench", "model", "tasks", "teach")
+PACKAGES = ("batching", "bench", "model", "tasks", "teach", "text")
 
 __all__ = sorted(HOME)
 

@@ -1,5 +1,21 @@
 """The errors that are the user's to mend: one line, naming the file, row or token and what was expected."""
 
+import json
+from pathlib import Path
+
 
 class QwenlabError(ValueError):
     """Base of qwenlab's own errors. Commands print its message as one line and exit with status 2."""
+
+
+def read_json(path: Path, error: type[QwenlabError]) -> dict:
+    """A JSON object from `path`, or `error` in one line that names the file."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise error(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as problem:
+        raise error(f"{path}: not readable as JSON ({problem})") from None
+    if not isinstance(values, dict):
+        raise error(f"{path}: expected a JSON object, found {type(values).__name__}")
+    return values

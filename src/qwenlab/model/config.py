@@ -1,10 +1,9 @@
 """The shape of a model, read from a checkpoint's config.json. Field names are config.json's own."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from qwenlab.errors import QwenlabError
+from qwenlab.errors import QwenlabError, read_json
 
 SUPPORTED = ("qwen3",)
 
@@ -106,16 +105,3 @@ def refuse_what_is_not_computed(values: dict, source: str) -> None:
     for name, value in wrong.items():
         if value is not None:
             raise ConfigError(f"{source}: {name} {value!r} is not supported for model_type {values['model_type']!r}")
-
-
-def read_json(path: Path, error: type[QwenlabError]) -> dict:
-    """A JSON object from `path`, or `error` in one line that names the file."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise error(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as problem:
-        raise error(f"{path}: not readable as JSON ({problem})") from None
-    if not isinstance(values, dict):
-        raise error(f"{path}: expected a JSON object, found {type(values).__name__}")
-    return values

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
-from qwenlab.errors import QwenlabError
-from qwenlab.model.config import Config, as_ids, read_json
+from qwenlab.errors import QwenlabError, read_json
+from qwenlab.model.config import Config, as_ids
 from qwenlab.model.model import Model
-from qwenlab.model.tokenizer import Tokenizer
 from qwenlab.model.weights import load_weights
+from qwenlab.text.tokenizer import Tokenizer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Only these are fetched: weights that can't hold code, settings, and the template, which runs in a sandbox.

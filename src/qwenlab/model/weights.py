@@ -8,8 +8,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
 
-from qwenlab.errors import QwenlabError
-from qwenlab.model.config import read_json
+from qwenlab.errors import QwenlabError, read_json
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

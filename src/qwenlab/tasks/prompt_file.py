@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from qwenlab.errors import QwenlabError
-from qwenlab.model.chat import ChatTemplateError, check_messages
+from qwenlab.text.chat_template import ChatTemplateError, check_messages
 
 
 class PromptFileError(QwenlabError):

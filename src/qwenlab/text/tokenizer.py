@@ -12,8 +12,8 @@ from pathlib import Path
 
 import tokenizers
 
-from qwenlab.errors import QwenlabError
-from qwenlab.model.chat import (
+from qwenlab.errors import QwenlabError, read_json
+from qwenlab.text.chat_template import (
     ChatTemplate,
     ChatTemplateError,
     any_of,
@@ -22,7 +22,6 @@ from qwenlab.model.chat import (
     spare_character,
     token_text,
 )
-from qwenlab.model.config import read_json
 
 
 class TokenizerError(QwenlabError):

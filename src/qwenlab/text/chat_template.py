@@ -13,8 +13,7 @@ from jinja2 import TemplateError, TemplateSyntaxError
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from qwenlab.errors import QwenlabError
-from qwenlab.model.config import read_json
+from qwenlab.errors import QwenlabError, read_json
 
 ROLES = ("system", "user", "assistant", "tool")
 KEYS = ("role", "content", "reasoning_content")
