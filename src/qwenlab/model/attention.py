@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from qwenlab.model.call import Call
 from qwenlab.model.config import Config
 from qwenlab.model.layers import RMSNorm, rms_norm, rotate
-from qwenlab.model.linear import Joined, linear
+from qwenlab.model.linear import Joined, project
 
 
 class Attention(nn.Module):
@@ -39,4 +39,4 @@ class Attention(nn.Module):
         k, v = call.remember(layer, k, v)  # (B, KVH, K, D): with a state, the row's earlier tokens too
         out = call.attention(q.transpose(1, 2), k, v, call.mask, self.scale)
         # (B, H, W, D) -> (B * W, H * D)
-        return linear(out.transpose(1, 2).reshape(len(x), -1), self.o_proj.weight)
+        return project(out.transpose(1, 2).reshape(len(x), -1), self.o_proj.weight)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qwenlab.model.config import Config
-from qwenlab.model.linear import Joined, linear
+from qwenlab.model.linear import Joined, project
 
 
 class RMSNorm(nn.Module):
@@ -48,7 +48,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.joined(x).chunk(2, dim=-1)
-        return linear(F.silu(gate) * up, self.down_proj.weight)
+        return project(F.silu(gate) * up, self.down_proj.weight)
 
 
 class Rotary:

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def linear(x: Tensor, weight: Tensor) -> Tensor:
+def project(x: Tensor, weight: Tensor) -> Tensor:
     """x (R, K) times weight (N, K) transposed: (R, N)."""
     return F.linear(x, weight)
 
@@ -26,7 +26,7 @@ class Joined:
         """x (R, K) to the projections' outputs side by side (R, N1 + N2 + ...)."""
         if torch.is_grad_enabled():  # gradients belong to the parameters, which the block is not
             return torch.cat([F.linear(x, projection.weight) for projection in self.projections], dim=-1)
-        return linear(x, self.weights())
+        return project(x, self.weights())
 
     def weights(self) -> Tensor:
         block = self.block

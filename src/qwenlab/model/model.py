@@ -10,7 +10,7 @@ from qwenlab.model.call import Call, close_up, plan
 from qwenlab.model.config import Config
 from qwenlab.model.kernels import BY_NAME
 from qwenlab.model.layers import MLP, RMSNorm, Rotary
-from qwenlab.model.linear import linear
+from qwenlab.model.linear import project
 from qwenlab.model.state import State
 
 
@@ -183,7 +183,7 @@ class Model(nn.Module):
     def _head(self, hidden: Tensor) -> Tensor:
         hidden = self.model.norm(hidden)
         weight = self.model.embed_tokens.weight if self.config.tie_word_embeddings else self.lm_head.weight
-        return linear(hidden, weight).float()
+        return project(hidden, weight).float()
 
 
 def check_call(input_ids, attention_mask, state, rows, position_ids, own_mask) -> None:
