@@ -90,6 +90,11 @@ def test_no_text_of_a_user_changes_the_control_tokens_of_the_conversation(parts)
     assert SMALL.decode(ids) == f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
 
 
+def test_a_text_may_hold_every_private_character_of_the_first_plane():
+    text = "".join(map(chr, range(0xE000, 0xF900))) + "<|im_end|>"
+    assert text in SMALL.decode(SMALL.chat([{"role": "user", "content": text}]))
+
+
 def test_overlapping_control_tokens_are_all_defused():
     spec = small_spec()
     for id, content in (300, "<<a"), (301, "a>>"):
@@ -109,6 +114,11 @@ def test_overlapping_control_tokens_are_all_defused():
         ([{"role": "user", "content": None}], r"messages\[0\]: content is a NoneType, expected a string"),
         ([{"role": "user", "content": [{"type": "text"}]}], r"messages\[0\]: content is a list, expected a string"),
         ([USER, {"role": "robot", "content": "x"}], r"messages\[1\]: role is 'robot', expected one of system, user"),
+        ([{"role": "user", "content": "ab\ud800"}], r"messages\[0\]: content holds half a surrogate pair at .* 2"),
+        (
+            [USER, {"role": "assistant", "content": "a", "reasoning_content": "\udfff"}, USER],
+            r"messages\[1\]: reasoning_content holds half a surrogate pair",
+        ),
         ([USER | {"contents": "x"}], r"messages\[0\] has the key 'contents', expected only role, content"),
     ],
 )

@@ -32,6 +32,15 @@ def test_one_stop_id_or_several():
         ({"tie_word_embeddings": 1}, "tie_word_embeddings is 1, expected true or false"),
         ({"rms_norm_eps": -1}, "rms_norm_eps is -1"),
         ({"num_key_value_heads": 3}, "num_attention_heads 4 is not a multiple of num_key_value_heads 3"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan, expected a number above 0"),
+        ({"rope_theta": float("inf")}, "rope_theta is inf, expected a number above 0"),
+        ({"rope_theta": 10**400}, "rope_theta is 1000"),
+        ({"rope_parameters": "default"}, "rope_parameters is 'default', expected a dict"),
+        ({"rope_scaling": ["yarn"]}, "rope_scaling is \\['yarn'\\], expected a dict"),
+        ({"layer_types": 3}, "layer_types is 3, expected a list"),
+        ({"eos_token_id": "</s>"}, "eos_token_id holds '</s>', expected whole numbers"),
+        ({"eos_token_id": [5, [6]]}, "eos_token_id holds \\[6\\], expected whole numbers"),
+        ({"eos_token_id": True}, "eos_token_id holds True"),
         ({"head_dim": 31}, "head_dim is 31, expected an even number"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         ({"attention_bias": True}, "attention_bias True is not supported"),
@@ -53,6 +62,11 @@ def test_files_are_named(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ConfigError, match=r"config\.json: not readable as JSON"):
         Config.from_folder(tmp_path)
+    for unreadable in ("[" * 100_000, '{"vocab_size": ' + "9" * 5000 + "}"):
+        (tmp_path / "config.json").write_text(unreadable)
+        with pytest.raises(ConfigError, match=r"config\.json: not readable as JSON") as caught:
+            Config.from_folder(tmp_path)
+        assert "\n" not in str(caught.value)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(ConfigError, match="expected a JSON object, found list"):
         Config.from_folder(tmp_path)

@@ -116,6 +116,37 @@ def test_a_tokenizer_of_another_kind_is_refused_by_name():
         Tokenizer(spec)
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("model", "vocab"), []),
+        (("model", "vocab", "a"), None),
+        (("model", "vocab", "a"), "5"),
+        (("added_tokens", 0, "id"), None),
+        (("added_tokens", 0, "content"), 5),
+        (("added_tokens", 0), "<|im_end|>"),
+        (("model",), "BPE"),
+    ],
+)
+def test_a_tokenizer_with_a_wrong_field_is_refused_in_one_line(path, value):
+    spec = small_spec()
+    inner = spec
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: not a tokenizer\.json as expected") as caught:
+        Tokenizer(spec)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pad_token_of_a_strange_kind_is_none(tmp_path):
+    for entry in (["<|endoftext|>"], {"content": [1]}, 5):
+        write_small_tokenizer(tmp_path)
+        path = tmp_path / "tokenizer_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"pad_token": entry}))
+        assert Tokenizer.from_folder(tmp_path).pad_id == 0
+
+
 def test_a_folder_without_a_readable_tokenizer_is_named(tmp_path):
     with pytest.raises(TokenizerError, match=r"tokenizer\.json: no such file"):
         Tokenizer.from_folder(tmp_path)

@@ -80,6 +80,16 @@ def test_all_misfits_in_one_error_and_nothing_taken(tmp_path):
     assert torch.equal(model(IDS), before)
 
 
+@pytest.mark.parametrize(("dtype", "name"), [(torch.int8, "I8"), (torch.bool, "BOOL"), (torch.float8_e4m3fn, "F8")])
+def test_quantised_tensors_are_not_taken_for_weights(tmp_path, dtype, name):
+    """Without its scales such a tensor gives wrong numbers in silence."""
+    tensors = dict(random_model().state_dict())
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].to(dtype)
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(WeightsError, match=f"quantised: model.norm.weight {name}"):
+        load_weights(random_model(), tmp_path, torch.float32)
+
+
 def test_many_missing_are_counted(tmp_path):
     save_file({"a": torch.ones(1)}, tmp_path / "model.safetensors")
     with pytest.raises(WeightsError, match=r"missing: .* and 30 more; surplus: a"):

@@ -14,7 +14,7 @@ def read_json(path: Path, error: type[QwenlabError]) -> dict:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise error(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:  # ValueError: not UTF-8, not JSON, a number too long
         raise error(f"{path}: not readable as JSON ({problem})") from None
     if not isinstance(values, dict):
         raise error(f"{path}: expected a JSON object, found {type(values).__name__}")

@@ -48,7 +48,8 @@ class Config:
         if model_type not in SUPPORTED:
             raise ConfigError(f"{source}: model_type is {model_type!r}, expected one of {', '.join(SUPPORTED)}")
         refuse_what_is_not_computed(values, source)
-        values = {**values, "rope_theta": find_rope_theta(values), "eos_token_id": as_ids(values.get("eos_token_id"))}
+        stop = as_ids(values.get("eos_token_id"), source, ConfigError)
+        values = {**values, "rope_theta": find_rope_theta(values), "eos_token_id": stop}
         picked = {}
         for name, kind in cls.__annotations__.items():
             value = values.get(name)
@@ -58,9 +59,10 @@ class Config:
                 raise ConfigError(f"{source}: field {name!r} is missing")
             if kind is bool and not isinstance(value, bool):
                 raise ConfigError(f"{source}: {name} is {value!r}, expected true or false")
-            if kind is int and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if kind is int and not (number and isinstance(value, int) and value >= 1):
                 raise ConfigError(f"{source}: {name} is {value!r}, expected a whole number of at least 1")
-            if kind is float and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
+            if kind is float and not (number and 0 < value < 1e38):  # the model works in float32
                 raise ConfigError(f"{source}: {name} is {value!r}, expected a number above 0")
             picked[name] = float(value) if kind is float else value
         config = cls(**picked)
@@ -83,15 +85,20 @@ def find_rope_theta(values: dict):
     return inner.get("rope_theta", values.get("rope_theta"))
 
 
-def as_ids(value) -> tuple[int, ...]:
-    """A stop-id entry of the JSON (None, one id or a list) as a tuple."""
-    if value is None:
-        return ()
-    return tuple(value) if isinstance(value, list) else (value,)
+def as_ids(value, source: str, error: type[QwenlabError]) -> tuple[int, ...]:
+    """The eos_token_id of a JSON file (None, one id or a list) as a tuple. Raises `error`, naming the file."""
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    for id in ids:
+        if isinstance(id, bool) or not isinstance(id, int):
+            raise error(f"{source}: eos_token_id holds {id!r}, expected whole numbers")
+    return tuple(ids)
 
 
 def refuse_what_is_not_computed(values: dict, source: str) -> None:
     """A switch we'd ignore would give wrong numbers in silence: name it instead."""
+    for name, kind in {"rope_parameters": dict, "rope_scaling": dict, "layer_types": list}.items():
+        if not isinstance(values.get(name) or kind(), kind):
+            raise ConfigError(f"{source}: {name} is {values[name]!r}, expected a {kind.__name__}")
     rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
     rope_type = rope.get("rope_type", rope.get("type", "default"))
     wrong = {

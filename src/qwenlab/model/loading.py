@@ -56,11 +56,8 @@ def shipped_folder() -> Path:
 def stop_ids(folder: Path, config: Config) -> frozenset[int]:
     """generation_config.json's eos_token_id, else config.json's: only the first knows all of them (Qwen3 has two)."""
     path = folder / "generation_config.json"
-    ids = as_ids(read_json(path, CheckpointError).get("eos_token_id")) if path.exists() else ()
-    for id in ids:
-        if isinstance(id, bool) or not isinstance(id, int):
-            raise CheckpointError(f"{path}: eos_token_id holds {id!r}, expected whole numbers")
-    return frozenset(ids or config.eos_token_id)
+    values = read_json(path, CheckpointError) if path.exists() else {}
+    return frozenset(as_ids(values.get("eos_token_id"), str(path), CheckpointError) or config.eos_token_id)
 
 
 def choose_device(device) -> torch.device:

@@ -12,6 +12,7 @@ from qwenlab.errors import QwenlabError, read_json
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 class WeightsError(QwenlabError):
@@ -21,8 +22,8 @@ class WeightsError(QwenlabError):
 def load_weights(model: nn.Module, folder, dtype: torch.dtype | None = None, device="cpu") -> None:
     """Fills `model` (which may live on the meta device) from the safetensors in `folder`.
 
-    Floats become `dtype` (None = as stored) on `device`. Names and shapes are all checked before the first tensor
-    is taken: one WeightsError lists what is missing, surplus or misshapen. A tied model ignores a stored `lm_head`.
+    Tensors become `dtype` (None = as stored) on `device`. All are checked before the first is taken: one WeightsError
+    lists what is missing, surplus, misshapen or quantised (no float). A tied model ignores a stored `lm_head`.
     """
     folder = Path(folder)
     files = tensor_files(folder)
@@ -30,7 +31,8 @@ def load_weights(model: nn.Module, folder, dtype: torch.dtype | None = None, dev
     if model.config.tie_word_embeddings:
         files.pop("lm_head.weight", None)
     opened = {path: open_file(path) for path in dict.fromkeys(files.values())}
-    shapes = {name: tuple(opened[path].get_slice(name).get_shape()) for name, path in files.items()}
+    stored = {name: opened[path].get_slice(name) for name, path in files.items()}
+    shapes = {name: tuple(tensor.get_shape()) for name, tensor in stored.items()}
     problems = describe(
         missing=[name for name in expected if name not in files],
         surplus=[name for name in files if name not in expected],
@@ -38,6 +40,9 @@ def load_weights(model: nn.Module, folder, dtype: torch.dtype | None = None, dev
             f"{name} {shapes[name]} instead of {tuple(parameter.shape)}"
             for name, parameter in expected.items()
             if name in files and shapes[name] != tuple(parameter.shape)
+        ],
+        quantised=[
+            f"{name} {tensor.get_dtype()}" for name, tensor in stored.items() if tensor.get_dtype() not in FLOATS
         ],
     )
     if problems:

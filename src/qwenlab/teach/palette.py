@@ -114,7 +114,7 @@ vertical-align:middle;font:12px/1 ui-monospace,Menlo,Consolas,monospace;color:va
 .qwl.qwl .qwl-grid td.f{{background:var(--qwl-prefill);color:#fff;font-weight:700}}
 .qwl.qwl .qwl-grid td.u{{background:repeating-linear-gradient(45deg,var(--qwl-cross) 0 1.5px,transparent 1.5px 6px),
 repeating-linear-gradient(135deg,var(--qwl-cross) 0 1.5px,var(--qwl-wasted) 1.5px 6px)}}
-.qwl.qwl .qwl-grid.steps :is(td,th){{padding:0 2px}}
+.qwl.qwl .qwl-grid.steps :is(td,th){{padding:0 2px;min-width:18px}}
 .qwl.qwl .qwl-grid td.i{{border-style:dashed;color:var(--qwl-muted)}}
 .qwl.qwl .qwl-grid td.o{{border-color:transparent;color:inherit}}
 .qwl.qwl .qwl-grid td.p{{color:var(--qwl-pad-ink);background:repeating-linear-gradient(

@@ -104,7 +104,8 @@ def one_line(problem: Exception) -> str:
 
 def token_text(entry) -> str | None:
     """A token of tokenizer_config.json: a string, or an object that holds it as "content"."""
-    return entry.get("content") if isinstance(entry, dict) else entry
+    text = entry.get("content") if isinstance(entry, dict) else entry
+    return text if isinstance(text, str) else None
 
 
 def check_messages(messages) -> None:
@@ -130,14 +131,16 @@ def check_messages(messages) -> None:
         for key, value in message.items():
             if not isinstance(value, str):
                 raise ChatTemplateError(f"{name}: {key} is a {type(value).__name__}, expected a string")
+            if half := re.search("[\ud800-\udfff]", value):
+                raise ChatTemplateError(f"{name}: {key} holds half a surrogate pair at character {half.start()}")
         if message["role"] not in ROLES:
             raise ChatTemplateError(f"{name}: role is {message['role']!r}, expected one of {', '.join(ROLES)}")
 
 
 def spare_character(messages: list[dict[str, str]]) -> str:
-    """A character from Unicode's private use area that no message holds."""
+    """A character from Unicode's large private use areas that no message holds."""
     used = set().union(*(text for message in messages for text in message.values()))
-    return next(chr(code) for code in range(0xE000, 0xF900) if chr(code) not in used)
+    return next(chr(code) for code in range(0xF0000, 0x110000) if chr(code) not in used)
 
 
 def guard(messages: list[dict[str, str]], control: list[str], alive: tuple[str, ...], spare: str):

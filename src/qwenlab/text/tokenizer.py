@@ -66,7 +66,10 @@ class Tokenizer:
             self.control = {token["content"]: token["id"] for token in added}
             self.special = {token["id"] for token in added if token["special"]}
             vocab = {text: id for text, id in spec["model"]["vocab"].items() if text not in self.control}
-        except (KeyError, TypeError) as problem:
+            ids = [*vocab.values(), *self.control.values()]
+            self.vocab_size = max([vocab_size, *(id + 1 for id in ids)])
+            self.split = re.compile(f"({any_of(list(self.control))})").split
+        except (KeyError, TypeError, AttributeError) as problem:
             raise TokenizerError(f"{source}: not a tokenizer.json as expected ({problem!r})") from None
         for token in added:
             if len(token["content"]) < 2 or token.get("lstrip") or token.get("rstrip") or token.get("single_word"):
@@ -75,13 +78,9 @@ class Tokenizer:
         if strange:
             raise TokenizerError(f"{source}: the vocabulary holds {min(strange)!r}, which stands for no byte")
 
-        self.vocab_size = max(
-            [vocab_size, *(id + 1 for id in vocab.values()), *(id + 1 for id in self.control.values())]
-        )
         self.text_of = {id: text for text, id in (vocab | self.control).items()}
         self.pad_id = self.control.get(pad_token, 0)
         self.encoder = encoder_without_control(spec, vocab, source)
-        self.split = re.compile(f"({any_of(list(self.control))})").split
 
     @classmethod
     def from_folder(cls, folder, vocab_size: int = 0) -> "Tokenizer":
