@@ -1,7 +1,9 @@
 """The command line: answers, the comparison with answers alone, and one line for whatever is wrong."""
 
 import json
+import os
 import signal
+import stat
 import subprocess
 import sys
 
@@ -263,6 +265,46 @@ def test_a_failure_that_is_not_the_users_is_one_line_and_status_1(run, model, mo
     monkeypatch.setattr("qwenlab.batching.generation.generate", fail)
     write("p.txt", "a\n")
     assert refused(run, "generate", "--model", model, "p.txt", status=1) == "RuntimeError: the device fell off"
+
+
+def test_without_a_command_the_help_is_shown(run):
+    code, out, err = run()
+    assert code == 0 and err == "" and "\n  generate" in out
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_stop_nobody(model, tmp_path, closed):
+    """As under cron: what there is no place for is not said, and the answers are still written."""
+    (tmp_path / "p.txt").write_text("a\nb\n")
+    command = f"'{sys.executable}' -m qwenlab.cli generate --model '{model}' p.txt --max-new-tokens 2"
+    done = subprocess.run(f"{command} --output a.jsonl {closed}", shell=True, cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0 and done.stdout == b"" and b"Error" not in done.stderr
+    assert (tmp_path / "a.jsonl").read_text().count("\n") == 2
+
+
+def test_an_answer_that_the_terminal_cannot_write_is_escaped(model, tmp_path):
+    """Not an error after all the work: an ASCII terminal, or a Windows one."""
+    (tmp_path / "p.txt").write_text("café 👍\n", encoding="utf-8")
+    command = [sys.executable, "-m", "qwenlab.cli", "generate", "--model", model, "p.txt", "--max-new-tokens", "2"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and "> caf\\xe9 \\U0001f44d\n" in done.stdout
+
+
+def test_the_answers_replace_no_pipe_no_link_and_not_the_prompts(run, model, tmp_path):
+    write("p.jsonl", '{"prompt": "a"}\n')
+    os.mkfifo("pipe")
+    arguments = ["generate", "--model", model, "p.jsonl", "--max-new-tokens", 2, "--output"]
+    assert refused(run, *arguments, "pipe") == "pipe: not an ordinary file, expected a file to write"
+    assert stat.S_ISFIFO(os.stat("pipe").st_mode)
+    assert refused(run, *arguments, "./p.jsonl") == "p.jsonl: the file of prompts, expected another one to write"
+    assert (tmp_path / "p.jsonl").read_text() == '{"prompt": "a"}\n'
+    (tmp_path / "link.jsonl").symlink_to("target.jsonl")
+    for _ in range(2):  # the target is not there, then it is
+        assert run(*arguments, "link.jsonl")[0] == 0
+        assert (tmp_path / "link.jsonl").is_symlink() and (tmp_path / "target.jsonl").read_text().startswith('{"line"')
+    for length in (254, 300):  # the first is too long only for the part that is written first
+        assert refused(run, *arguments, "a" * length).endswith("a: can't be written (File name too long)")
 
 
 def test_an_answer_file_appears_whole_or_not(tmp_path):

@@ -15,7 +15,6 @@ from qwenlab import __version__
 
 app = typer.Typer(
     help="Batched inference for Qwen models: answer files of prompts, and see that a batch changes no answer.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -24,8 +23,14 @@ app = typer.Typer(
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command and exits with its status."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as under some schedulers
+            setattr(sys, name, open(os.devnull, "w"))
+        if hasattr(getattr(sys, name), "reconfigure"):  # not every terminal can write every answer
+            getattr(sys, name).reconfigure(errors="backslashreplace")
     try:
-        status = app(arguments, prog_name="qwenlab", standalone_mode=False)
+        arguments = sys.argv[1:] if arguments is None else arguments
+        status = app(arguments or ["--help"], prog_name="qwenlab", standalone_mode=False)
         sys.stdout.flush()
         if status == 130:
             say("interrupted")
@@ -101,7 +106,7 @@ def generate(
     if blank:
         say(f"{file}: {blank} blank line{'s' * (blank > 1)} skipped")
     if output is not None:
-        prompt_file.check_writable(output)
+        prompt_file.check_writable(output, file)
     network, tokenizer = load(model, dtype, device)
     limit = network.config.max_position_embeddings
     ids = prompt_file.encode_prompts(prompts, file, tokenizer, limit, thinking=not no_thinking, raw=raw)

@@ -99,13 +99,32 @@ def encode_prompts(
     return encoded
 
 
-def check_writable(path) -> None:
-    """Refuses a place where no file can be written, before hours of work end there. Raises PromptFileError."""
+def check_writable(path, prompts) -> None:
+    """Refuses a place where no file can be written, before hours of work end there. Raises PromptFileError.
+
+    Nor may it be what a new file would destroy: a device, a pipe, the file of `prompts`.
+    """
     path = Path(path)
-    if path.is_dir():
-        raise PromptFileError(f"{path}: a folder, expected a file to write")
-    if not os.access(path.parent, os.W_OK):
-        raise PromptFileError(f"{path}: its folder is not there or not writable")
+    try:
+        if path.is_dir():
+            raise PromptFileError(f"{path}: a folder, expected a file to write")
+        if path.exists() and not path.is_file():
+            raise PromptFileError(f"{path}: not an ordinary file, expected a file to write")
+        if path.exists() and path.samefile(prompts):
+            raise PromptFileError(f"{path}: the file of prompts, expected another one to write")
+        part = part_of(path)
+        if not os.access(part.parent, os.W_OK):
+            raise PromptFileError(f"{path}: its folder is not there or not writable")
+        part.touch()
+        part.unlink()
+    except OSError as problem:
+        raise PromptFileError(f"{path}: can't be written ({problem.strerror})") from None
+
+
+def part_of(path: Path) -> Path:
+    """What is written first and renamed last; beside the file itself where `path` is a link to it."""
+    path = path.resolve()
+    return path.with_name(path.name + ".part")
 
 
 def write_answers(path, prompts: list[Prompt], requests, texts: list[str], comparisons) -> None:
@@ -113,8 +132,8 @@ def write_answers(path, prompts: list[Prompt], requests, texts: list[str], compa
 
     The file appears whole or not at all.
     """
-    path = Path(path)
-    part = path.with_name(path.name + ".part")
+    path = Path(path).resolve()
+    part = part_of(path)
     try:
         with part.open("w", encoding="utf-8") as file:
             for prompt, request, text, comparison in zip(prompts, requests, texts, comparisons, strict=True):
