@@ -152,8 +152,7 @@ def _show(arguments):
 
 def _matrices(right, other):
     """Of masks or weights (..., Q, K): the first matrix of each that differs, to be drawn. A vector is one row."""
-    if getattr(right, "ndim", 0) == getattr(other, "ndim", 0) == 1:
-        return right[None], other[None]
+    right, other = (value[None] if getattr(value, "ndim", 0) == 1 else value for value in (right, other))
     if min(getattr(right, "ndim", 0), getattr(other, "ndim", 0)) <= 2:
         return right, other
     pairs = list(zip(right.flatten(0, -3), other.flatten(0, -3), strict=False))  # the shapes may differ

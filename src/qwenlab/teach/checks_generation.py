@@ -51,7 +51,7 @@ def _one_column(ids):
 
 decode_step = _step(_pad, torch.logical_or)
 _SET_HINT = "a row is done at any of the stop ids; you test only one. Qwen checkpoints have two."
-_LIFE_HINT = "a row that was done comes back to life. Once done stays done: combine the old with the new."
+_LIFE_HINT = "a row that was done comes back to life. Once done stays done: combine old and new."
 _TALK_HINT = "a row that was done still talks. Give it pad_id; nobody reads what it would say."
 _ALL_HINT = "one finished row ends the whole batch. Each row has its own done."
 _STOP_HINT = "the row that stops now has said its stop id. Only rows that were done before get pad_id."
@@ -79,12 +79,10 @@ def _answers():
     yield "two stop ids, the other one first", (torch.tensor([[3, 8, 4, 9], [9, 8, 4, 4]]), [9, 8])
     yield "a row that never stops", (torch.tensor([[3, 4, 5], [3, 9, 5]]), [9])
     yield "talk after the stop", (torch.tensor([[3, 9, 4, 9, 5]]), [9])
-    yield "no stop ids", (torch.tensor([[3, 4]]), [])
     draw = random.Random(8)
     for _ in range(20):
-        width = draw.randint(1, 8)
-        rows = [[draw.randint(0, 9) for _ in range(width)] for _ in range(draw.randint(1, 5))]
-        yield "random batches", (torch.tensor(rows), draw.sample(range(10), 2))
+        rows = torch.tensor(draw.choices(range(10), k=24)).view(draw.choice([1, 3, 4]), -1)  # (B, T) with B * T = 24
+        yield "random batches", (rows, draw.sample(range(10), 2))
 
 
 def _cut(keep):
@@ -115,6 +113,8 @@ exercise(
     cases=_answers,
     mistakes=(
         (lambda token_ids, stop_ids: cut_at_stop(token_ids, stop_ids[:1]), _SET_HINT),
+        (_cut(lambda stops: stops.cumsum(1) > 0), "your keep is inverted: True marks what belongs to the answer."),
+        (_cut(lambda stops: stops.cumsum(0) == 0), "you counted down the columns. Count along each row, dim=1."),
         (_cut(lambda stops: ~stops), "only the stop ids are gone. What follows the first one is no answer either."),
         (_cut(lambda stops: stops.cumsum(1) <= stops), "the stop id itself is still in. It is no part of the answer."),
         (_cut(_until_last), "you cut at the last stop id. The first one ends the answer."),

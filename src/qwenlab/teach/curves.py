@@ -5,6 +5,8 @@ import math
 import re
 from html import escape
 
+import numpy as np
+
 from qwenlab.teach import palette
 from qwenlab.teach.pictures import Html
 
@@ -36,12 +38,11 @@ class Curve(Html):
         figure, axes = subplots(figsize=(5.6, 3.3), layout="constrained")
         quiet, plain = {"color": palette.LIGHT["muted"], "fontsize": 9}, FuncFormatter(lambda value, _: number(value))
         for i, (name, points) in enumerate(self.series.items()):
-            xs, medians, lows, highs = zip(*points, strict=True)
-            spread = [[m - v for m, v in zip(medians, lows, strict=True)]]
-            spread += [[v - m for m, v in zip(medians, highs, strict=True)]]
+            xs, medians, lows, highs = np.array(points).T
+            spread = [medians - lows, highs - medians] if (lows < highs).any() else None
             colour = palette.LIGHT[f"curve-{i}"]
             style = {"color": colour, "marker": MARKERS[i], "linestyle": LINES[i], "markersize": 5, "capsize": 3}
-            axes.errorbar(xs, medians, spread if any(map(sum, spread)) else None, label=name, clip_on=False, **style)
+            axes.errorbar(xs, medians, spread, label=name, clip_on=False, **style)
             offset, side, ends = (5, "bottom", highs) if name == highest else (-5, "top", lows)
             shown = self.labels is True or (self.labels and name in self.labels)
             for x, median, end in zip(xs, medians, ends, strict=True) if shown else ():
@@ -98,11 +99,8 @@ def curve(series, *, x="", y="", title="", alt=None, log="xy", labels=True):
     series = {name: sorted(_point(point, name, log) for point in points) for name, points in series.items()}
     if empty := [name for name, points in series.items() if not points]:
         raise ValueError(f"curve: {empty[0]!r} has no points")
-    ends = [
-        f"{name} goes from {number(points[0][1])} at {number(points[0][0])} to {number(points[-1][1])} "
-        f"at {number(points[-1][0])}"
-        for name, points in series.items()
-    ]
+    ends = [(name, *points[0][:2], *points[-1][:2]) for name, points in series.items()]
+    ends = [f"{name} goes from {number(b)} at {number(a)} to {number(d)} at {number(c)}" for name, a, b, c, d in ends]
     alt = alt or f"{title or 'Curve'}: {y or 'value'} over {x or 'x'}. {'; '.join(ends)}."
     return Curve(series, x, y, title, alt, log, labels)
 
