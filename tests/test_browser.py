@@ -1,11 +1,14 @@
 """A real browser on the built site: no error, no outside request, working widgets, readable in both themes."""
 
+import itertools
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
-from site_files import CHROMIUM, SITE, built_pages, missing
+from site_files import CHROMIUM, ROOT, SITE, built_pages, missing
+from widget_numbers import EXPECTED, wrong_cells
 
 pytestmark = pytest.mark.browser
 
@@ -19,7 +22,8 @@ FLAGS = [
     "--disable-sync",
 ]
 WIDTHS = {"desk": 1280, "telephone": 390}
-LESSON = "notebooks/02-left-padding.html"
+LESSONS = [f"notebooks/{path.stem}.html" for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+every_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda name: Path(name).stem)
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -152,9 +156,10 @@ def widgets(page):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_widget_answers_the_keyboard_and_the_mouse(chromium, address, theme):
+@every_lesson
+def test_the_widget_answers_the_keyboard_and_the_mouse(chromium, address, lesson, theme):
     with Watch(chromium, address, theme=theme) as watch:
-        page = watch.open(LESSON)
+        page = watch.open(lesson)
         for widget in widgets(page):
             picture = widget.locator(".qwl-state")
             seen = [picture.inner_html()]
@@ -176,9 +181,52 @@ def test_the_widget_answers_the_keyboard_and_the_mouse(chromium, address, theme)
         assert watch.errors == [] and watch.outside == []
 
 
-def test_without_scripts_the_widget_shows_its_first_picture(chromium, address):
+def set_control(control, index):
+    """Move one control to its value number `index`, as a reader would."""
+    radios, box = control.locator("input[type=radio]"), control.locator("input[type=checkbox]")
+    if radios.count():
+        radios.nth(index).check()
+    elif box.count():
+        box.set_checked(bool(index))
+    elif control.locator("select").count():
+        control.locator("select").select_option(str(index))
+    else:
+        control.locator("input[type=range]").fill(str(index))
+
+
+COUNTS = """(widget) => [...widget.querySelectorAll(".qwl-controls > *")].map((control) => {
+  const range = control.querySelector("input[type=range]");
+  return range ? Number(range.max) + 1 : control.querySelector("input[type=checkbox]") ? 2
+    : control.querySelectorAll("input[type=radio], option").length;
+})"""
+TABLES = """(picture) => [...picture.querySelectorAll("table")].map((table) => [...table.tBodies[0].rows].map(
+  (row) => [...row.querySelectorAll("td")].map((cell) => cell.textContent)))"""
+
+
+@every_lesson
+def test_every_state_of_every_widget_has_its_own_right_picture(chromium, address, lesson):
+    """Own: no two states look alike. Right: as widget_numbers.py works it out, where it does."""
+    with Watch(chromium, address) as watch:
+        page = watch.open(lesson)
+        expected = EXPECTED.get(Path(lesson).stem, [])
+        for number, widget in enumerate(widgets(page)):
+            controls, picture = widget.locator(".qwl-controls > *").all(), widget.locator(".qwl-state")
+            seen = {}
+            for state in itertools.product(*map(range, widget.evaluate(COUNTS))):
+                for control, index in zip(controls, state, strict=True):
+                    set_control(control, index)
+                said, html = widget.locator(".qwl-said").text_content(), picture.inner_html()
+                assert seen.setdefault(html, said) == said, f"the same picture for {said} and {seen[html]}"
+                if number < len(expected):
+                    right = expected[number](dict(part.split(": ", 1) for part in said.split(", ")))
+                    assert wrong_cells(picture.evaluate(TABLES), right) == [], said
+        assert watch.errors == [] and watch.outside == []
+
+
+@every_lesson
+def test_without_scripts_the_widget_shows_its_first_picture(chromium, address, lesson):
     with Watch(chromium, address, scripts=False) as watch:
-        page = watch.open(LESSON)
+        page = watch.open(lesson)
         for widget in widgets(page):
             assert widget.locator(".qwl-state").inner_text().strip()
             assert not widget.locator(".qwl-controls").is_visible()
@@ -186,7 +234,7 @@ def test_without_scripts_the_widget_shows_its_first_picture(chromium, address):
 
 def test_the_theme_button_and_the_search_work_offline(chromium, address):
     with Watch(chromium, address) as watch:
-        page = watch.open(LESSON)
+        page = watch.open(LESSONS[0])
         button = page.locator(".theme-switch-button:visible").first
         seen = {page.locator("html").get_attribute("data-theme")}
         for _ in range(3):

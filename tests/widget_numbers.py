@@ -1,0 +1,133 @@
+"""What the widgets of the lessons must show, worked out again by plain loops.
+
+EXPECTED[lesson] has one function for each widget of the page, in order: it takes the state, {control's label: text},
+and gives one list of rows of numbers for each table of the picture, top to bottom, left to right.
+"""
+
+import math
+from functools import cache
+
+import torch
+
+import qwenlab
+
+
+def number(text):
+    """What a cell says, as a number."""
+    return float(text)  # also "NaN" and "-inf"
+
+
+def same(shown, expected):
+    """Whether a cell's number is the expected one, up to the digits that the cell has."""
+    if math.isnan(expected) or math.isinf(expected):
+        return math.isnan(shown) if math.isnan(expected) else shown == expected
+    return abs(shown - expected) <= max(0.0051, 0.06 * abs(expected) if abs(expected) < 0.01 else 5e-4 * abs(expected))
+
+
+# --- 03-combined-mask ---
+
+
+def masks(state):
+    """Causal, padding, and both for each of two rows that stand left-padded side by side."""
+    lengths = [int(state["row 0"]), int(state["row 1"])]
+    new, keys = int(state["new tokens"]), max(lengths)
+    causal, combined = [], [[], []]
+    for query in range(keys - new, keys):
+        causal.append([int(key <= query) for key in range(keys)])
+        for row, length in enumerate(lengths):
+            combined[row].append([int(keys - length <= key <= query) for key in range(keys)])
+    padding = [[int(key >= keys - length) for key in range(keys)] for length in lengths]
+    return [causal, padding, *combined]
+
+
+# --- 04-nan-rows: the microscope ---
+
+LOWEST = -3.4028234663852886e38  # of float32
+
+
+@cache
+def tiny():
+    return qwenlab.load("tiny", dtype="float32")
+
+
+@cache
+def raw_scores(pads):
+    """Scores of the first layer's first head for `2+2=` behind pads, a product at a time; position 0 at every pad."""
+    model, tokenizer = tiny()
+    ids = [tokenizer.pad_id] * pads + tokenizer.encode("2+2=")
+    kept = []
+
+    def keep(q, k, v, mask, scale):
+        kept.append((q[0, 0].tolist(), k[0, 0].tolist(), scale))
+        return torch.zeros_like(q)
+
+    positions = torch.tensor([[max(0, place - pads) for place in range(len(ids))]])
+    model.attention = keep
+    try:
+        model(torch.tensor([ids]), torch.ones(1, 1, len(ids), len(ids)).bool(), position_ids=positions)
+    finally:
+        model.attention = "sdpa"
+    q, k, scale = kept[0]
+    return [[scale * sum(a * b for a, b in zip(x, y, strict=True)) for y in k] for x in q]
+
+
+@cache
+def alone_sizes():
+    """Root mean square of each token's vector after each layer, for `2+2=` by itself."""
+    model, tokenizer = tiny()
+    sizes = []
+    hooks = [
+        layer.register_forward_hook(lambda layer, inputs, out: sizes.append(out.square().mean(-1).sqrt()))
+        for layer in model.model.layers
+    ]
+    model(torch.tensor([tokenizer.encode("2+2=")]))
+    for hook in hooks:
+        hook.remove()
+    return [size.flatten().tolist() for size in sizes]
+
+
+def minus(a, b):
+    return math.nan if math.isinf(a) and math.isinf(b) else a - b
+
+
+def microscope(state):
+    """Masked scores, maximum, exp, sum, weights; then sizes, of which only NaN and the real tokens' are known here."""
+    pads, cure = int(state["pads"]), state["cure"]
+    tables = [[], [], [], [], []]
+    for query, scores in enumerate(raw_scores(pads)):
+        seen = [pads <= key <= query for key in range(len(scores))]
+        if cure == "pads-see-themselves" and not any(seen):
+            seen[query] = True
+        low = LOWEST if cure == "finfo.min" else -math.inf  # twice the lowest is -inf
+        masked = [score if see else low for score, see in zip(scores, seen, strict=True)]
+        highest = max(masked)
+        if cure == "log-sum-exp" and not any(seen):
+            highest = LOWEST
+        shifted = [minus(score, highest) for score in masked]
+        terms = [math.exp(x) for x in shifted]
+        total = sum(terms)
+        if cure == "log-sum-exp" and total == 0:
+            total = 1.0
+        for table, row in zip(tables, (masked, [highest], terms, [total], [t / total for t in terms]), strict=True):
+            table.append(row)
+    poisoned = pads > 0 and cure in ("-inf", "finfo.min twice")
+    sizes = []
+    for layer, row in enumerate(alone_sizes()):
+        at_pads = math.nan if poisoned else None  # finite, whatever it is
+        sizes.append([at_pads] * pads + ([math.nan] * len(row) if poisoned and layer > 0 else row))
+    return [*tables, sizes]
+
+
+EXPECTED = {"03-combined-mask": [masks], "04-nan-rows": [microscope]}
+
+
+def wrong_cells(tables, expected):
+    """(table, row, column, shown, expected) of every cell that isn't as expected; None = any finite number."""
+    assert [[len(row) for row in table] for table in tables] == [[len(row) for row in table] for table in expected]
+    return [
+        (t, i, j, shown, value)
+        for t, (table, right) in enumerate(zip(tables, expected, strict=True))
+        for i, (row, right_row) in enumerate(zip(table, right, strict=True))
+        for j, (shown, value) in enumerate(zip(row, right_row, strict=True))
+        if not (math.isfinite(number(shown)) if value is None else same(number(shown), value))
+    ]
