@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from helpers import count, random_prompts
+from helpers import alone_logits, count, random_prompts
 
 import qwenlab
 from qwenlab.batching.request import Request
@@ -115,6 +115,8 @@ def test_a_stream_is_the_requests_own(dense):
     assert together.token_ids == again.token_ids
     assert together.token_ids[0] != together.token_ids[1], "two samples of one prompt"
     assert together.token_ids != qwenlab.generate(dense, prompts, n=2, seed=8, **options).token_ids
+    twice = qwenlab.generate(dense, [prompts[0]] * 2, seed=7, **options).token_ids
+    assert twice[0] != twice[1], "the same prompt asked twice"
     listed = qwenlab.generate(dense, prompts, n=2, seed=[11, 12, 13, 14], **options)
     alone = qwenlab.generate(dense, [prompts[2]], n=2, seed=[13], **options)
     assert listed.token_ids[4:6] == alone.token_ids
@@ -141,6 +143,54 @@ def test_logprobs_are_of_the_whole_distribution(dense):
             (logits / (temperature or 1.0)).log_softmax(-1).gather(1, torch.tensor(result.token_ids)[:, None])[:, 0]
         )
         assert np.allclose(result.logprobs, expected.tolist(), atol=1e-4)
+
+
+def slow_answer(model, prompt, cap, stop, temperature, top_k, top_p, penalty, stream):
+    """One request alone, by the definition: whole rows read again, in float64, one id after the other."""
+    seed, *key = stream
+    uniforms = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key))).random(cap).tolist()
+    ids, logprobs = list(prompt), []
+    for uniform in uniforms:
+        logits = alone_logits(model, ids)[-1].double().tolist()
+        for seen in set(ids):
+            logits[seen] = logits[seen] / penalty if logits[seen] > 0 else logits[seen] * penalty
+        scaled = torch.tensor(logits, dtype=torch.float64) / (temperature or 1.0)
+        token_id = int(scaled.argmax())
+        if temperature:
+            kept = slow_kept(logits, temperature, top_k, top_p)
+            line = torch.zeros_like(scaled).index_put((torch.tensor(kept),), scaled[kept].softmax(-1)).cumsum(-1)
+            token_id = int(torch.searchsorted(line, uniform * float(line[-1]), right=True))
+        logprobs.append(float(scaled.log_softmax(-1)[token_id]))
+        if token_id in stop:
+            return ids[len(prompt) :], token_id, logprobs
+        ids.append(token_id)
+    return ids[len(prompt) :], None, logprobs
+
+
+@pytest.mark.parametrize("seed", range(count(6, 60)))
+def test_every_setting_at_once_is_the_definition(dense, seed):
+    """Ragged prompts, every option one a prompt, any strategy: ids, ends and log-probabilities as worked out alone."""
+    rng = random.Random(seed)
+    prompts, n = random_prompts(rng, rng.randint(2, 5), 20), rng.choice([1, 2])
+    options = {
+        "max_new_tokens": [rng.choice([1, 2, 8]) for _ in prompts],
+        "stop": [rng.choice([(), range(0, 320, 9)]) for _ in prompts],
+        "temperature": [rng.choice([0.0, 0.6, 1.0, 2.0]) for _ in prompts],
+        "top_k": [rng.choice([0, 1, 5, 400]) for _ in prompts],
+        "top_p": [rng.choice([1.0, 0.9, 0.5, 0.0]) for _ in prompts],
+        "repetition_penalty": [rng.choice([1.0, 1.3, 0.8]) for _ in prompts],
+    }
+    seeds = rng.choice([rng.randrange(99), [rng.randrange(2**40) for _ in prompts]])
+    strategy, slots = rng.choice(["sequential", "static", "early-stop"]), rng.choice([2, 3, 64])
+    result = qwenlab.generate(dense, prompts, n=n, seed=seeds, strategy=strategy, slots=slots, **options)
+    for i, prompt in enumerate(prompts):
+        for k in range(n):
+            stream = (seeds[i], 0, k) if isinstance(seeds, list) else (seeds, i, k)
+            own = [values[i] for values in options.values()]
+            token_ids, stop_id, logprobs = slow_answer(dense, prompt, *own, stream)
+            got = result[i * n + k]
+            assert (got.token_ids, got.stop_id) == (token_ids, stop_id)
+            assert got.logprobs == pytest.approx(logprobs, abs=1e-4)
 
 
 def test_own_sampler_takes_part(dense):
