@@ -5,8 +5,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
-import torch
 from bs4 import BeautifulSoup
+from widget_numbers import EXPECTED, wrong_cells
 
 from qwenlab.teach import exploring
 
@@ -105,19 +105,6 @@ def test_a_sampler_that_listens_to_row_0_only(lesson, capsys):
 # --- the widget ---
 
 
-def next_ids_one_row_at_a_time(names, prompt, said, pads, keep_mask):
-    """Ids that the model takes after the prompt and after each id of `said`: one row, a mask from plain loops."""
-    width = pads + len(prompt)
-    ids = [names["pad_id"]] * pads + prompt + said
-    mask = torch.zeros(1, 1, len(ids), len(ids), dtype=torch.bool)
-    for query in range(len(ids)):
-        for key in range(query + 1):
-            mask[0, 0, query, key] = key >= pads or (query >= width and not keep_mask)
-    positions = torch.tensor([[max(0, column - pads) for column in range(len(ids))]])
-    logits = names["model"](torch.tensor([ids]), mask, position_ids=positions)
-    return logits[0, width - 1 :].argmax(-1).tolist()
-
-
 def test_every_state_of_the_widget_shows_what_the_model_says(lesson, monkeypatch):
     monkeypatch.setenv("QWENLAB_PAGE", "1")
     monkeypatch.setattr(exploring, "_spent", 0)
@@ -126,28 +113,15 @@ def test_every_state_of_the_widget_shows_what_the_model_says(lesson, monkeypatch
     html = names["widget"]._repr_html_()
     root = BeautifulSoup(html, "html.parser").find(class_="qwl-explore")
     shown = [root.find(class_="qwl-state"), *root.find_all("template")]
-    shown = [BeautifulSoup(picture.decode_contents(), "html.parser") for picture in shown]  # a template hides its text
     steps = max(len(ids) + 1 for ids in names["alone"])
-    assert len(shown) == 2 * steps <= 60 and len(html) < 300_000
-    assert len({str(picture) for picture in shown}) == len(shown)
-    longest = max(map(len, names["prompts"]))
-    for m, keep_mask in enumerate((True, False)):
-        said = []
-        for prompt, run in zip(names["prompts"], names["kept" if keep_mask else "dropped"], strict=True):
-            ids = next_ids_one_row_at_a_time(names, prompt, run[: steps - 1], longest - len(prompt), keep_mask)
-            end = next((i for i, token_id in enumerate(ids) if token_id in names["model"].stop_ids), len(ids) - 1)
-            said.append([names["word"](token_id) for token_id in ids[: end + 1]])
-        for step in range(steps):
-            picture = shown[2 * step + m]
-            table, line = picture.find_all("table")[:2]
-            expected, so_far = [], []
-            for row, words in enumerate(said):
-                now = ["anything", "ignored"]
-                if step < len(words):
-                    now = [words[step - 1] if step else f"{len(names['prompts'][row])} tokens", words[step]]
-                expected.append(now)
-                cells = ["▸" + words[0], *words[1 : step + 1]]
-                so_far.append(cells + ["×" + "ABCD"[row]] * (step + 1 - len(cells)))
-            assert [[td.text for td in tr.find_all("td")] for tr in table.tbody.find_all("tr")] == expected
-            assert [[td.text for td in tr.find_all("td")] for tr in line.tbody.find_all("tr")] == so_far
-            assert picture.figcaption.text == f"step {step}, mask {'kept' if keep_mask else 'dropped'}"
+    assert len(shown) == 2 * steps <= 60 and len(html) < 300_000  # equal pictures would be stored once
+    states = [{"step": str(step), "mask": mask} for step in range(steps) for mask in ("kept", "dropped")]
+    (right,) = EXPECTED["07-batched-generation"]
+    for state, picture in zip(states, shown, strict=True):
+        picture = BeautifulSoup(picture.decode_contents(), "html.parser")  # a template hides its text
+        tables = [
+            [[td.text for td in tr.find_all("td")] for tr in table.tbody.find_all("tr")]
+            for table in picture.find_all("table")
+        ]
+        assert wrong_cells(tables, right(state)) == [], state
+        assert picture.figcaption.text == f"step {state['step']}, mask {state['mask']}"

@@ -167,7 +167,7 @@ def test_04_breaking_shows_what_the_text_says(nans, capsys, change, nan):
     assert verdicts(said) == [WRONG if nan else RIGHT, RIGHT]
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", ["03-combined-mask", "04-nan-rows"])
 def test_every_state_of_the_widget_shows_the_right_numbers_and_no_two_are_alike(name, monkeypatch):
     monkeypatch.setenv("QWENLAB_PAGE", "1")
     monkeypatch.setattr(exploring, "_spent", 0)

@@ -1,7 +1,7 @@
 """What the widgets of the lessons must show, worked out again by plain loops.
 
 EXPECTED[lesson] has one function for each widget of the page, in order: it takes the state, {control's label: text},
-and gives one list of rows of numbers for each table of the picture, top to bottom, left to right.
+and gives one list of rows for each table of the picture, top to bottom, left to right. Cells are numbers, or texts.
 """
 
 import math
@@ -18,7 +18,10 @@ def number(text):
 
 
 def same(shown, expected):
-    """Whether a cell's number is the expected one, up to the digits that the cell has."""
+    """Whether a cell says the expected text, or the expected number up to the digits that it has."""
+    if isinstance(expected, str):
+        return shown == expected
+    shown = number(shown)
     if math.isnan(expected) or math.isinf(expected):
         return math.isnan(shown) if math.isnan(expected) else shown == expected
     return abs(shown - expected) <= max(0.0051, 0.06 * abs(expected) if abs(expected) < 0.01 else 5e-4 * abs(expected))
@@ -118,7 +121,53 @@ def microscope(state):
     return [*tables, sizes]
 
 
-EXPECTED = {"03-combined-mask": [masks], "04-nan-rows": [microscope]}
+# --- 07-batched-generation: who says what at which step ---
+
+QUESTIONS = {
+    "What is 2*44?": "2*44=",
+    "44-33=?": "44-33=",
+    "34+17?": "34+17=",
+    "Tom has 14 apples and buys 23 more. He gives 9 away. How many are left?": "14+23=",
+}
+
+
+@cache
+def words_of(row, mask_kept):
+    """What a row says up to its stop: the row by itself behind its pads, its mask from plain loops, no cache."""
+    model, tokenizer = tiny()
+    prompts = []
+    for question, begun in QUESTIONS.items():
+        chat = tokenizer.chat([{"role": "user", "content": question}])
+        prompts.append([*chat, tokenizer.control["<think>"], *tokenizer.encode("\n" + begun)])
+    width = max(map(len, prompts))
+    pads = width - len(prompts[row])
+    ids, words = [tokenizer.pad_id] * pads + prompts[row], []
+    while len(words) < 30 and words[-1:] != ["stop"]:
+        mask = torch.zeros(1, 1, len(ids), len(ids), dtype=torch.bool)
+        for query in range(len(ids)):
+            for key in range(query + 1):
+                mask[0, 0, query, key] = key >= pads or (query >= width and not mask_kept)
+        positions = torch.tensor([[max(0, place - pads) for place in range(len(ids))]])
+        ids.append(int(model(torch.tensor([ids]), mask, position_ids=positions)[0, -1].argmax()))
+        words.append("stop" if ids[-1] in model.stop_ids else tokenizer.decode(ids[-1:]).replace("\n", "⏎"))
+    return len(prompts[row]), words
+
+
+def steps(state):
+    """What goes in and comes out of each row at this step; every row's words so far; the legend's signs."""
+    step, now, so_far = int(state["step"]), [], []
+    for row, name in enumerate("ABCD"):
+        length, words = words_of(row, state["mask"] == "kept")
+        if step >= len(words):
+            now.append(["anything", "ignored"])
+        else:
+            now.append([words[step - 1] if step else f"{length} tokens", words[step]])
+        cells = ["▸" + words[0], *words[1 : step + 1]]
+        so_far.append(cells + ["×" + name] * (step + 1 - len(cells)))
+    return [now, so_far, [["▸", "\xa0", "×", "·"]]]
+
+
+EXPECTED = {"03-combined-mask": [masks], "04-nan-rows": [microscope], "07-batched-generation": [steps]}
 
 
 def wrong_cells(tables, expected):
@@ -129,5 +178,5 @@ def wrong_cells(tables, expected):
         for t, (table, right) in enumerate(zip(tables, expected, strict=True))
         for i, (row, right_row) in enumerate(zip(table, right, strict=True))
         for j, (shown, value) in enumerate(zip(row, right_row, strict=True))
-        if not (math.isfinite(number(shown)) if value is None else same(number(shown), value))
+        if not (math.isfinite(number(shown)) if value is None else same(shown, value))
     ]

@@ -20,9 +20,9 @@ class Timeline(Heatmap):
             f'<td class="{KINDS[kind][0]}">{KINDS[kind][1] or "&nbsp;"}</td><th>{kind}: {count}</th>'
             for kind, count in self.counts.items()
         )
-        legend = f'<div class="qwl-box"><table class="qwl-grid" role="presentation"><tr>{legend}</tr></table></div>'
+        legend = f'<table class="qwl-grid" role="presentation"><tbody><tr>{legend}</tr></tbody></table>'
         grid = super()._body().replace('"qwl-grid', '"qwl-grid steps', 1)
-        return grid.replace("</figure>", legend + "</figure>")
+        return grid.replace("</figure>", f'<div class="qwl-box">{legend}</div></figure>')
 
     def _plain(self):
         return f"{super()._plain()}\n{_legend(self.counts)}"
