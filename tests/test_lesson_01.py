@@ -1,7 +1,6 @@
 """Lesson 01: what its text says is what happens, and every state of its widget is right, here and in the browser."""
 
 import itertools
-import math
 import re
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from qwenlab.teach import exploring
 
 NAME = "01-why-batch"
 NOTEBOOK = Path(__file__).parents[1] / "notebooks" / f"{NAME}.ipynb"
-ROWS, CONTEXTS = [1, 2, 4, 8, 16, 32], [16, 128, 512]
+ROWS, CONTEXTS = [1, 2, 4, 8, 16, 32], [16, 64, 256]
 
 # Shapes as config.json has them: layers, hidden, query width, key/value width, MLP, vocabulary.
 SHAPES = {"tiny": (3, 128, 128, 64, 288, 512), "4 layers of the 0.6B": (4, 1024, 2048, 1024, 3072, 512)}
@@ -192,10 +191,10 @@ def test_the_crowd_makes_the_short_question_wait(lesson, capsys):
     assert int(alone) < int(crowd)
 
 
-def test_a_hollow_step_makes_the_same_calls(lesson, capsys):
+def test_a_step_of_many_rows_makes_hardly_more_calls(lesson, capsys):
     said = say(lesson, "hollow", capsys)
     one, many = map(int, re.findall(r"(\d+) for a step of", said))
-    assert one == many > 100
+    assert 100 < one and many < 1.2 * one
 
 
 def test_two_kernels_for_the_same_product(lesson, capsys):
@@ -217,10 +216,9 @@ def test_the_bend_moves_out_with_the_context(lesson, capsys):
     for cell in ("solution-bytes", "solution-bend", "bend-here"):
         exec(sources[cell], scope)
     bends = [float(rows) for rows in re.findall(r"meet at ([\d.]+|inf) rows", capsys.readouterr().out)]
-    assert len(bends) == 4 and bends == sorted(bends)
-    weights, flops = 2 * at_best("4 layers of the 0.6B", 1, 0, 4, 1e3)[0] / 1e3, names["machine"].flops_per_second
-    assert bends[0] == pytest.approx(4 * flops / (2 * names["machine"].bytes_per_second), rel=0.01)
-    assert weights > 0 and not any(map(math.isnan, bends))
+    assert len(bends) == 5 and bends == sorted(bends)
+    machine = names["machine"]  # without a context, the weights cancel
+    assert bends[0] == pytest.approx(4 * machine.flops_per_second / (2 * machine.bytes_per_second), rel=0.01)
 
 
 def test_the_published_tables_are_only_divided(lesson, capsys):
