@@ -55,6 +55,20 @@ def test_finite_at_every_position_after_every_layer(pads, attention, dtype):
         assert difference(by_length[mask], by_mask[mask]) < 1e-5
 
 
+@pytest.mark.parametrize("shift", [-1, -2, -70, 3, 10_000])
+def test_only_distances_between_positions_count(dense, shift):
+    """RoPE is relative; a reader's positions may lie anywhere, below 0 too."""
+    ids, mask = qwenlab.left_pad([[3, 1, 4], [2, 7, 1, 8, 2]], PAD)
+    explicit, positions = qwenlab.combined_mask(mask), qwenlab.position_ids(mask)
+    moved = dense(ids, explicit, position_ids=positions + shift)
+    assert difference(moved[mask], dense(ids, explicit, position_ids=positions)[mask]) < (1e-3 if shift > 9 else 1e-5)
+
+
+def test_positions_far_away_make_no_table(dense):
+    ids, mask = torch.tensor([[1, 2]]), torch.ones(1, 1, 2, 2, dtype=torch.bool)
+    assert torch.isfinite(dense(ids, mask, position_ids=torch.tensor([[0, 2**40]]))).all()
+
+
 @pytest.mark.parametrize("prompt", [[5, PAD, 7], [PAD, 5, 7], [5, 7, PAD]])
 def test_a_real_token_may_have_the_pad_id(dense, prompt):
     """Case 3: the mask comes from lengths, never from ids."""

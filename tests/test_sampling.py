@@ -53,6 +53,12 @@ def test_kept_ids_are_the_definition(seed):
         )
 
 
+def test_top_p_ends_with_the_id_that_reaches_it():
+    """Exactly half is reached by the first of two equal ids, three quarters by the third of four."""
+    for size, top_p, kept in [(2, 0.5, 1), (2, 0.51, 2), (4, 0.75, 3), (4, 0.2, 1)]:
+        assert most_probable(torch.zeros(1, size), [request(temperature=1.0, top_p=top_p)]).sum() == kept
+
+
 def test_case_20_in_bfloat16():
     logits = torch.tensor([[10, 0, 0]], dtype=torch.bfloat16).float()
     for options in ({"top_p": 1e-4}, {"top_p": 0.0}):
@@ -230,13 +236,18 @@ def test_a_sampler_may_scribble_on_its_logits(dense):
     """The log-probabilities are of the model's distribution, not of what a sampler made of it."""
 
     def all_but_the_best(logits, requests):
+        kept.append(logits)
         logits.scatter_(1, logits.argmax(-1, keepdim=True), float("-inf"))
         return logits.argmax(-1)
+
+    kept = []
 
     result = qwenlab.generate(dense, [[1, 2]], max_new_tokens=1, stop=(), sampler=all_but_the_best)[0]
     expected = dense(torch.tensor([[1, 2]]))[0, -1].log_softmax(-1).topk(2)
     assert result.token_ids == [int(expected.indices[1])]
     assert result.logprobs == pytest.approx([float(expected.values[1])], abs=1e-5)
+    kept[0][0, 0] = 5  # and what it kept is a tensor like any other
+    (kept[0] * torch.ones(1, requires_grad=True)).sum().backward()
 
 
 def test_finished_rows_are_not_penalised(dense):

@@ -36,7 +36,8 @@ def checked(sampler: Callable) -> Callable:
     """A reader's own sampler, given a copy of the logits, and held to ids (R,) int64 within the vocabulary."""
 
     def sample_and_check(logits: Tensor, requests: Sequence[Request]) -> Tensor:
-        ids = sampler(logits.clone(), requests)
+        with torch.inference_mode(False), torch.no_grad():  # what it keeps, it may change afterwards
+            ids = sampler(logits.clone(), requests)
         rows, vocabulary = logits.shape
         fits = isinstance(ids, Tensor) and ids.shape == (rows,) and ids.dtype == torch.int64
         if not fits or ids.min() < 0 or ids.max() >= vocabulary:

@@ -68,16 +68,18 @@ class Rotary:
         """
         if highest >= len(self.cos) or self.cos.dtype != dtype or self.cos.device != positions.device:
             with torch.inference_mode(False):  # the table outlives the call
-                self.fill(max(highest + 1, 2 * len(self.cos), 64), dtype, positions.device)
+                table = torch.arange(max(highest + 1, 2 * len(self.cos), 64), device=positions.device)
+                self.cos, self.sin = self.angles(table, dtype)
         return self.cos[positions], self.sin[positions]
 
-    def fill(self, length: int, dtype: torch.dtype, device: torch.device) -> None:
-        pairs = torch.arange(0, self.head_dim, 2, device=device, dtype=torch.float32)
+    def angles(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The same without a table, for positions of any shape (...) and value, below 0 too: (..., 1, head_dim)."""
+        pairs = torch.arange(0, self.head_dim, 2, device=positions.device, dtype=torch.float32)
         frequencies = 1.0 / self.theta ** (pairs / self.head_dim)  # (head_dim / 2,)
-        angles = torch.arange(length, device=device)[:, None, None].float() * frequencies  # (length, 1, head_dim / 2)
+        angles = positions[..., None, None].float() * frequencies  # (..., 1, head_dim / 2)
         cos, sin = angles.cos(), angles.sin()
-        # (length, 1, head_dim): laid out for `rotate`, the minus of the first half already in
-        self.cos, self.sin = torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
+        # (..., 1, head_dim): laid out for `rotate`, the minus of the first half already in
+        return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

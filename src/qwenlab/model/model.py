@@ -49,7 +49,7 @@ class Model(nn.Module):
     """A dense Qwen3 (arXiv:2505.09388), equal to the reference implementation, parameters named as published.
 
     `config` is its shape, `stop_ids` a frozenset of the ids that end an answer. `attention` is "sdpa", "eager" or a
-    function attention(q, k, v, mask, scale) with the shapes of `qwenlab.model.attention.eager`.
+    function attention(q, k, v, mask, scale) with the shapes of `qwenlab.model.kernels.eager`.
     """
 
     def __init__(self, config: Config):
@@ -169,8 +169,7 @@ class Model(nn.Module):
     def _as_given(self, input_ids, mask, position_ids, last_only) -> Tensor:
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1])[None]
-        position_ids = position_ids.to(self.device)
-        cos, sin = self.rotary.at(position_ids, int(position_ids.max()), self.dtype)
+        cos, sin = self.rotary.angles(position_ids.to(self.device), self.dtype)
         hidden = self._hidden(input_ids, Call(self.attention_function, len(input_ids), cos, sin, mask))
         hidden = hidden.view(*input_ids.shape, -1)  # (B, T, hidden)
         return self._head(hidden[:, -1] if last_only else hidden)

@@ -1,0 +1,51 @@
+"""The small parts in bfloat16: what must be worked out in float32 is, and only then rounded."""
+
+import torch
+
+from qwenlab.model import kernels, layers
+from qwenlab.model.softmax import masked_softmax
+
+BF16 = torch.bfloat16
+
+
+def test_the_norm_is_worked_out_in_float32():
+    norm, x = layers.RMSNorm(64, 1e-6), (torch.randn(50, 64) * 30).to(BF16)
+    assert torch.equal(norm.to(BF16)(x), norm.float()(x.float()).to(BF16))
+
+
+def test_eps_keeps_a_row_of_zeros_finite_and_counts():
+    norm = layers.RMSNorm(4, 1e-2)
+    assert not norm(torch.zeros(1, 4)).any()
+    assert torch.allclose(norm(torch.full((1, 4), 0.1)), torch.full((1, 4), 0.1 / (0.01 + 1e-2) ** 0.5))
+
+
+def test_angles_are_worked_out_in_float32():
+    """In bfloat16 position 1001 would be 1000."""
+    positions = torch.tensor([[0, 1, 1001, 40_000]])
+    rotary = layers.Rotary(8, 1e6)
+    wide = rotary.at(positions, 40_000, torch.float32)
+    assert torch.allclose(wide[0][0, 2, 0, :4], torch.cos(1001 * 1e6 ** (-torch.arange(0, 8, 2) / 8)), atol=1e-3)
+    for narrow, exact in zip(rotary.at(positions, 40_000, BF16), wide, strict=True):
+        assert torch.equal(narrow, exact.to(BF16))
+
+
+def test_eager_softmax_is_float32_whatever_the_dtype(monkeypatch):
+    seen = []
+
+    def recorded(scores, mask):
+        seen.append(scores.dtype)
+        return masked_softmax(scores, mask)
+
+    monkeypatch.setattr(kernels, "masked_softmax", recorded)
+    q, k = torch.randn(1, 4, 3, 8).to(BF16), torch.randn(1, 2, 3, 8).to(BF16)
+    assert kernels.eager(q, k, k, None, 0.3).dtype == BF16 and seen == [torch.float32]
+
+
+def test_a_step_without_a_mask_sees_every_key_and_a_chunk_its_own_past():
+    """Bottom-right aligned in both ways to compute it: one query after five keys, or three."""
+    for batch, queries in [(2, 1), (2, 3), (2, 5), (20, 1)]:  # 20 rows: many enough for another kernel
+        k, q = torch.randn(batch, 2, 5, 8), torch.randn(batch, 4, queries, 8)
+        mask = torch.ones(queries, 5, dtype=torch.bool).tril(5 - queries)[None, None]
+        expected = kernels.eager(q, k, k, mask, 0.3)
+        for way in kernels.BY_NAME.values():
+            assert torch.allclose(way(q, k, k, None, 0.3), expected, atol=1e-6)
