@@ -128,7 +128,7 @@ repeating-linear-gradient(135deg,var(--qwl-cross) 0 1.5px,var(--qwl-wasted) 1.5p
 .qwl.qwl .qwl-grid td.x{{outline:3px solid var(--qwl-ink);outline-offset:-3px}}
 .qwl.qwl svg{{width:100%;min-width:440px;max-width:640px;height:auto;stroke-linejoin:round}}
 .qwl.qwl summary{{cursor:pointer;color:inherit}}
-.qwl.qwl .see {_PICKED}>.a{{outline:3px solid var(--qwl-ink);outline-offset:-3px}}
+.qwl.qwl .see {_PICKED}>.a{{outline:3px solid #000;outline-offset:-3px}}
 .qwl.qwl .see {_PICKED}>th,.qwl.qwl :is({_SEEN}){{color:var(--qwl-ink);text-decoration:underline 2px}}
 .qwl.qwl .see tr:focus{{outline:2px solid var(--qwl-ink)}}
 .qwl.qwl img{{max-width:100%;height:auto;background:#fff}}
