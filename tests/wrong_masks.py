@@ -69,6 +69,10 @@ def top_left_and_padding(mask, queries):
     return torch.ones(queries, mask.shape[1], dtype=torch.bool).tril() & mask[:, None, None]
 
 
+def square_with_padding(mask, queries):
+    return combined_mask(mask)
+
+
 def no_head_dimension(mask, queries):
     return causal(mask, queries) & mask[:, None]
 
@@ -120,6 +124,10 @@ def counted(mask):
     return (mask.cumsum(1) == 0).int()
 
 
+def before_the_first(mask):
+    return torch.arange(mask.shape[1])[None] < mask.byte().argmax(1)[:, None]
+
+
 def per_row(mask):
     return ~mask[:, 0]
 
@@ -161,6 +169,11 @@ def maximum_over_all(scores, mask):
     return terms / terms.sum(-1, keepdim=True).clamp(min=1e-30)
 
 
+def one_maximum(scores, mask):
+    terms = torch.exp(scores - scores.max()) * mask
+    return terms / (terms.sum(-1, keepdim=True) + 1e-9)
+
+
 def ignores_the_mask(scores, mask):
     return torch.softmax(scores, dim=-1)
 
@@ -182,6 +195,7 @@ WRONG = {
         padding_on_queries: "padding on the queries",
         hides_where_true: "mask is inverted",
         top_left_and_padding: "anchored top-left",
+        square_with_padding: "the whole square",
         no_head_dimension: "dimension for the heads",
         float_mask: "float mask",
         zeros_and_ones: "a mask is bool",
@@ -196,6 +210,7 @@ WRONG = {
         first_real_too: "off by one",
         from_the_right: "wrong direction",
         counted: "answer with bool",
+        before_the_first: "argmax",
         per_row: "shape (B, T)",
     },
     "masked-softmax": {
@@ -206,6 +221,7 @@ WRONG = {
         scores_times_mask: "is not hidden",
         no_maximum: "Subtract the maximum",
         maximum_over_all: "over hidden keys too",
+        one_maximum: "one maximum for all",
         ignores_the_mask: "the mask is not used",
     },
 }

@@ -10,6 +10,7 @@ from qwenlab.teach.checking import exercise
 
 _INVERTED = "your mask is inverted: True means may see."
 _TOP_LEFT = "your mask is anchored top-left. The queries are the LAST tokens, so the last one sees up to the last key."
+_SQUARE = "that is the whole square. Keep its last rows, one for each query."
 _FLOAT = "this is a float mask, to be added to scores. Give the bool one: True = may see."
 
 
@@ -53,7 +54,7 @@ exercise(
         (_diagonal(lambda q, k: k), "nothing is hidden: of several new tokens, the earlier must not see the later."),
         (lambda q, k: ~causal_mask(q, k), _INVERTED),
         (lambda q, k: causal_mask(q, k).T.contiguous(), "transposed: rows are queries, columns are keys."),
-        (lambda q, k: causal_mask(k, k), "that is the whole square. Keep its last rows, one for each query."),
+        (lambda q, k: causal_mask(k, k), _SQUARE),
         (lambda q, k: ~_diagonal(lambda q, k: k - q - 1)(q, k), "your queries see what comes after, not before."),
         (lambda q, k: _as_scores(causal_mask(q, k)), _FLOAT),
     ),
@@ -112,6 +113,7 @@ exercise(
         (_on_queries, "you put the padding on the queries. It belongs on the keys: columns, not rows."),
         (lambda m, q: ~combined_mask(m, q), _INVERTED),
         (lambda m, q: combined_mask(m, q).mT.contiguous(), "transposed: the last two dimensions are queries, keys."),
+        (lambda m, q: combined_mask(m), _SQUARE),
         (_pads_shown, "your padding is inverted: these queries see pads and nothing else."),
         (_anchored_top_left, _TOP_LEFT),
         (_without_padding, "the order is right, but pads can be seen. Hide them from every query."),

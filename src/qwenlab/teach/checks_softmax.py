@@ -22,6 +22,7 @@ def _masks():
     yield "pads on the right", (torch.tensor([[True, True, False, False], [True] * 4]),)
     yield "a pad inside", (torch.tensor([[False, True, False, True]]),)
     yield "no pads", (torch.ones(2, 3, dtype=torch.bool),)
+    yield "a row of pads only", (torch.tensor([[False] * 3, [True] * 3]),)
     draw = random.Random(6)
     for _ in range(20):
         rows = range(draw.randint(1, 4))
@@ -48,6 +49,10 @@ exercise(
         (lambda m: (~m).cumsum(1) == 0, "you looked for the first pad. Look for the first real token."),
         (lambda m: m.cumsum(1) - m.long() == 0, "off by one: a query may see its own key."),
         (lambda m: nan_rows(m.flip(1)).flip(1), "wrong direction: a query sees what is before it, not after."),
+        (
+            lambda m: torch.arange(m.shape[1]) < m.int().argmax(1, keepdim=True),
+            "a row of pads only has no first real token, and argmax then says 0. All of its queries see nothing.",
+        ),
     ),
     rules=(("nan_rows", _bool_per_query),),
 )
@@ -101,6 +106,7 @@ exercise(
             _by_hand(lambda s: s.amax(-1, keepdim=True)),
             "the maximum was taken over hidden keys too. Far below it, every exp is 0. Take it over seen keys.",
         ),
+        (_by_hand(torch.amax), "one maximum for all: far below it every exp is 0. Take the maximum of each row."),
         (lambda s, m: s.softmax(-1) * m, "you hid after the softmax, so the weights left do not add up to 1."),
         (_filled(0.0), "a score of 0 is not hidden: exp(0) is 1."),
         (lambda s, m: (s * m).softmax(-1), "a score of 0 is not hidden: exp(0) is 1."),
