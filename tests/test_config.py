@@ -13,6 +13,7 @@ def test_both_places_of_rope_theta():
     del inner["rope_theta"]
     assert Config.from_dict(inner).rope_theta == 1e6
     assert Config.from_dict({**SHAPE, "rope_theta": 1000000}).rope_theta == 1e6
+    assert Config.from_dict({**inner, "rope_theta": 5.0}).rope_theta == 1e6, "the newer place counts"
 
 
 def test_one_stop_id_or_several():

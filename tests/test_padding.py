@@ -92,6 +92,14 @@ def test_which_id_pads_does_not_matter():
     assert difference(model(ids)[mask], outputs[0]) > 1e-2, "without the mask the loud pad must show"
 
 
+def test_a_pad_may_be_no_id_at_all(dense):
+    """Labels are often padded with -100; the model never looks a pad up."""
+    ids, mask = rectangle([[5, 9], [4, 8, 15]], 5, "right", -100)
+    expected = [alone_logits(dense, [5, 9]), alone_logits(dense, [4, 8, 15])]
+    for state in (None, dense.new_state(2)):
+        assert difference(dense(ids, mask, state)[mask], torch.cat(expected)) < 1e-5
+
+
 def test_neighbours_and_order_do_not_matter(dense):
     """Case 5."""
     rng = random.Random(0)

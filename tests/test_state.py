@@ -125,6 +125,13 @@ def test_growth_and_bytes(dense):
     assert dense.new_state(2, capacity=9).capacity == 9
 
 
+def test_copies_keep_a_fixed_capacity(dense):
+    fixed = dense.new_state(1, capacity=2)
+    for state in (fixed.select([0, 0]), fixed.repeat(2), fixed.snapshot().repeat(2)):
+        with pytest.raises(ValueError, match="its state has room for 2"):
+            dense(torch.ones(2, 3, dtype=torch.long), state=state)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
