@@ -197,6 +197,16 @@ def test_a_step_of_many_rows_makes_hardly_more_calls(lesson, capsys):
     assert 100 < one and many < 1.2 * one
 
 
+def test_the_fixed_cost_is_a_large_share_of_a_tiny_step_and_a_small_one_of_a_wide_step(lesson):
+    sources, names = lesson
+    scope = dict(names)
+    exec(sources["idle"].split('\nprint("one row')[0], scope)  # the real clock again
+    exec(sources["hollow"].split("\npair = ")[0], scope)
+    networks = [scope[name] for name in ("hollow", "model", "wide")]
+    hollow, tiny, wide = (min(scope["step_seconds"](network, 1, 16) for _ in range(9)) for network in networks)
+    assert hollow > 0.2 * tiny and hollow < 0.5 * wide
+
+
 def test_two_kernels_for_the_same_product(lesson, capsys):
     sources, names = lesson
     quick = sources["skinny"].replace("SKINNY = [1, 2, 4, 8, 16, 32, 64]", "SKINNY = [1, 4]")
