@@ -63,6 +63,16 @@ def test_a_nan_of_the_last_tenant_does_not_reach_the_next(dense):
     assert torch.isfinite(dense(ids, mask, state)).all()
 
 
+def test_put_leaves_nothing_of_the_longer_row_it_replaces(dense):
+    state, short = filled(dense, ROWS[1:3]), filled(dense, ROWS[3:])
+    for t in tensors(state):
+        t[1] = float("nan")
+    state.put([1], short)
+    dense(torch.tensor([[7, 8, 9]]), state=state, rows=[0])  # the other row is the longer one now
+    logits = dense(torch.tensor([[20], [21]]), state=state)
+    assert difference(logits[1, -1], alone_logits(dense, [*ROWS[3], 21])[-1]) < 1e-5
+
+
 def test_put_copies_rows_in_place(dense):
     state, other = filled(dense, ROWS), filled(dense, [[30, 31, 32, 33, 34, 35, 36], [40]])
     before = [t.clone() for t in tensors(state.select([1, 3]))]
@@ -130,6 +140,18 @@ def test_copies_keep_a_fixed_capacity(dense):
     for state in (fixed.select([0, 0]), fixed.repeat(2), fixed.snapshot().repeat(2)):
         with pytest.raises(ValueError, match="its state has room for 2"):
             dense(torch.ones(2, 3, dtype=torch.long), state=state)
+
+
+def test_more_rows_than_before_without_growing(dense):
+    """Room enough: what a copy knows about its tensors must be its own, not that of the state it came from."""
+    state = dense.new_state(2, capacity=20)
+    dense(torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([[True] * 3, [True, False, False]]), state)
+    for copy, rows in ((state.repeat(2), [0, 0, 1, 1]), (state.select([1, 0, 1]), [1, 0, 1]), (state.select([1]), [1])):
+        new = torch.arange(30, 30 + 2 * len(rows)).view(-1, 2)
+        logits = dense(new, state=copy)
+        for place, row in enumerate(rows):
+            ids = [[1, 2, 3], [4]][row] + new[place].tolist()
+            assert difference(logits[place], alone_logits(dense, ids)[-2:]) < 1e-5
 
 
 @pytest.mark.parametrize(
