@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers")
 SHAPES = {
     "grouped, tied": {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True},
     "wide heads": {"num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32, "tie_word_embeddings": False},
-    "every head its own": {"num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 8, "rms_norm_eps": 1e-5},
+    "every head its own": {"num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 8, "rms_norm_eps": 0.1},
     "narrow heads, theta 1e6": {
         "num_attention_heads": 6,
         "num_key_value_heads": 2,

@@ -63,6 +63,16 @@ def test_a_nan_of_the_last_tenant_does_not_reach_the_next(dense):
     assert torch.isfinite(dense(ids, mask, state)).all()
 
 
+@pytest.mark.parametrize("rows", [range(0, 4, 2), range(3, -1, -2), range(1, 3), [3, 1], [False, True, True, False]])
+def test_rows_of_a_call_in_any_form(dense, rows):
+    state = filled(dense, ROWS)
+    index = state.row_index(rows).tolist()
+    logits = dense(torch.tensor([[20], [21]]), state=state, rows=rows)
+    for place, row in enumerate(index):
+        assert difference(logits[place], alone_logits(dense, [*ROWS[row], 20 + place])[-1:]) < 1e-5
+    assert state.lengths.tolist() == [len(ids) + (row in index) for row, ids in enumerate(ROWS)]
+
+
 def test_put_leaves_nothing_of_the_longer_row_it_replaces(dense):
     state, short = filled(dense, ROWS[1:3]), filled(dense, ROWS[3:])
     for t in tensors(state):
