@@ -7,6 +7,7 @@ import torch
 from helpers import difference, random_model
 from torch import nn
 
+from qwenlab.batching.generation import generate
 from qwenlab.model.weights import load_weights, save_weights
 
 IDS = torch.tensor([[7, 3, 9, 1], [4, 4, 2, 8]])
@@ -92,3 +93,51 @@ def test_training_after_joining_trains_what_is_computed(used):
         optimiser.step()
         optimiser.zero_grad()
         agree(used.requires_grad_(True))
+
+
+def test_no_second_copy(used):
+    attention = used.model.layers[0].self_attn
+    parts = [attention.q_proj, attention.k_proj, attention.v_proj]
+    block = attention.joined.weights(parts)
+    assert parts[0].weight.data_ptr() == block.data_ptr()
+    assert len(block) == sum(len(part.weight) for part in parts)
+
+
+def test_a_replaced_projection_or_a_hook_takes_part(used):
+    """An adapter in place of a projection, or a hook on it, must not be passed over."""
+
+    class Doubled(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x):
+            return 2 * self.inner(x)
+
+    with torch.no_grad():
+        before = used(IDS)
+        mlp, attention = used.model.layers[0].mlp, used.model.layers[1].self_attn
+        mlp.up_proj = Doubled(mlp.up_proj)
+        adapted = used(IDS)
+        seen = []
+        attention.v_proj.register_forward_hook(lambda module, args, out: seen.append(out.shape))
+        hooked = used(IDS)
+    assert difference(adapted, before) > 1e-3
+    assert seen == [(8, 64)] and difference(hooked, adapted) < 1e-5
+    agree(used)
+
+
+def test_generating_leaves_the_model_fit_for_training():
+    """What generate leaves behind (joined blocks, the rotary table) must serve gradients, and the other way round."""
+    model = random_model(seed=6)
+    prompt = [5, 9, 77]
+    said = generate(model, [prompt], max_new_tokens=5, stop=()).token_ids[0]
+    model.requires_grad_(True)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(3):
+        logprobs = model(torch.tensor([prompt + said])).log_softmax(-1)[0, 2:-1]  # (5, V)
+        logprobs.gather(1, torch.tensor(said)[:, None]).mean().backward()  # what it said becomes unlikely
+        optimiser.step()
+        optimiser.zero_grad()
+    agree(model.requires_grad_(False))
+    assert generate(model, [prompt], max_new_tokens=5, stop=()).token_ids[0] != said

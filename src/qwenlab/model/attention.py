@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from qwenlab.model.call import Call
 from qwenlab.model.config import Config
 from qwenlab.model.layers import RMSNorm, rms_norm, rotate
-from qwenlab.model.linear import Joined, project
+from qwenlab.model.linear import Joined
 
 
 class Attention(nn.Module):
@@ -22,14 +22,14 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(config.hidden_size, kv_width, bias=False)
         self.v_proj = nn.Linear(config.hidden_size, kv_width, bias=False)
         self.o_proj = nn.Linear(query_width, config.hidden_size, bias=False)
-        self.joined = Joined(self.q_proj, self.k_proj, self.v_proj)
+        self.joined = Joined("q_proj", "k_proj", "v_proj")
         self.heads = [config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads]
         self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
         self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
 
     def forward(self, x: Tensor, call: Call, layer: int) -> Tensor:
         """x (B * W, hidden) to the same. `layer` is this layer's number: where the state keeps its keys and values."""
-        heads = self.joined(x).view(call.batch, -1, sum(self.heads), self.head_dim)  # (B, W, H + 2 KVH, D)
+        heads = self.joined(self, x).view(call.batch, -1, sum(self.heads), self.head_dim)  # (B, W, H + 2 KVH, D)
         turned, v = heads.split([self.heads[0] + self.heads[1], self.heads[2]], dim=2)
         # Queries and keys go through norm and rotation together; each head has its kind's weight: (H + KVH, D)
         kinds = zip((self.q_norm.weight, self.k_norm.weight), self.heads[:2], strict=True)
@@ -39,4 +39,4 @@ class Attention(nn.Module):
         k, v = call.remember(layer, k, v)  # (B, KVH, K, D): with a state, the row's earlier tokens too
         out = call.attention(q.transpose(1, 2), k, v, call.mask, self.scale)
         # (B, H, W, D) -> (B * W, H * D)
-        return project(out.transpose(1, 2).reshape(len(x), -1), self.o_proj.weight)
+        return self.o_proj(out.transpose(1, 2).reshape(len(x), -1))

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qwenlab.model.config import Config
-from qwenlab.model.linear import Joined, project
+from qwenlab.model.linear import Joined
 
 
 class RMSNorm(nn.Module):
@@ -44,11 +44,11 @@ class MLP(nn.Module):
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-        self.joined = Joined(self.gate_proj, self.up_proj)
+        self.joined = Joined("gate_proj", "up_proj")
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.joined(x).chunk(2, dim=-1)
-        return project(F.silu(gate) * up, self.down_proj.weight)
+        gate, up = self.joined(self, x).chunk(2, dim=-1)
+        return self.down_proj(F.silu(gate) * up)
 
 
 class Rotary:

@@ -10,7 +10,6 @@ from qwenlab.model.call import Call, close_up, plan
 from qwenlab.model.config import Config
 from qwenlab.model.kernels import BY_NAME
 from qwenlab.model.layers import MLP, RMSNorm, Rotary
-from qwenlab.model.linear import project
 from qwenlab.model.state import State
 
 
@@ -181,8 +180,9 @@ class Model(nn.Module):
 
     def _head(self, hidden: Tensor) -> Tensor:
         hidden = self.model.norm(hidden)
-        weight = self.model.embed_tokens.weight if self.config.tie_word_embeddings else self.lm_head.weight
-        return project(hidden, weight).float()
+        if self.config.tie_word_embeddings:
+            return nn.functional.linear(hidden, self.model.embed_tokens.weight).float()
+        return self.lm_head(hidden).float()
 
 
 def check_call(input_ids, attention_mask, state, rows, position_ids, own_mask) -> None:
