@@ -1,11 +1,10 @@
 """Grouped-query attention with a norm per head."""
 
-import torch
 from torch import Tensor, nn
 
 from qwenlab.model.call import Call
 from qwenlab.model.config import Config
-from qwenlab.model.layers import RMSNorm, rms_norm, rotate
+from qwenlab.model.layers import RMSNorm, rotate
 from qwenlab.model.linear import Joined
 
 
@@ -30,12 +29,9 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, call: Call, layer: int) -> Tensor:
         """x (B * W, hidden) to the same. `layer` is this layer's number: where the state keeps its keys and values."""
         heads = self.joined(self, x).view(call.batch, -1, sum(self.heads), self.head_dim)  # (B, W, H + 2 KVH, D)
-        turned, v = heads.split([self.heads[0] + self.heads[1], self.heads[2]], dim=2)
-        # Queries and keys go through norm and rotation together; each head has its kind's weight: (H + KVH, D)
-        kinds = zip((self.q_norm.weight, self.k_norm.weight), self.heads[:2], strict=True)
-        weight = torch.cat([weight.expand(count, -1) for weight, count in kinds])
-        turned = rotate(rms_norm(turned, weight, self.q_norm.eps), call.cos, call.sin)
-        q, k = turned.split(self.heads[:2], dim=2)
+        q, k, v = heads.split(self.heads, dim=2)
+        q = rotate(self.q_norm(q), call.cos, call.sin)
+        k = rotate(self.k_norm(k), call.cos, call.sin)
         k, v = call.remember(layer, k, v)  # (B, KVH, K, D): with a state, the row's earlier tokens too
         out = call.attention(q.transpose(1, 2), k, v, call.mask, self.scale)
         # (B, H, W, D) -> (B * W, H * D)

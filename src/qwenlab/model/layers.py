@@ -19,14 +19,10 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps)
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """The same as a function. Small operations cost their start, not their work, so there are as few as can be."""
-    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)  # the root of the sum of squares
-    scale = torch.addcmul(constant(eps, x.device), norm, norm, value=1 / x.shape[-1]).rsqrt()
-    return (x * scale).to(x.dtype) * weight
+        # Small operations cost their start, not their work, so there are as few as can be.
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)  # the root of the sum of squares
+        scale = torch.addcmul(constant(self.eps, x.device), norm, norm, value=1 / x.shape[-1]).rsqrt()
+        return (x * scale).to(x.dtype) * self.weight
 
 
 @cache
