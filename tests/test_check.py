@@ -77,15 +77,20 @@ ODD = [
     (changes_its_input, "changed its own input"),
     (
         lambda s, p: left_pad(s, p)[0],
-        "Expected 2 value.s. back, input_ids and attention_mask; your function returned 1",
+        "Expected 2 values back, input_ids and attention_mask; your function returned 1",
     ),
-    (lambda s, p: ([[1]], [[True]]), "input_ids should be a Tensor; yours is a list"),
+    (lambda s, p: ([[1]], [[True]]), "input_ids should be of type Tensor, yours is list"),
     (lambda s: None, "raised TypeError"),
     (lambda s, p: left_pad(s, p) if len(s) > 1 else None, "Your function returned None"),
     (lambda s, p: (torch.zeros(0), torch.zeros(2, 2, 2)), "input_ids should be int64 2 x 4, yours is float32 0"),
     (lambda s, p: (left_pad(s, p)[0].to("meta"), left_pad(s, p)[1].to("meta")), "could not be compared"),
     (lambda s, p: exit(), "raised SystemExit"),
 ]
+
+
+def test_a_list_where_one_tensor_is_due_is_named_as_one():
+    answer = check("position-ids", lambda mask: position_ids(mask).tolist())
+    assert not answer.ok and "position_ids should be of type Tensor, yours is list" in repr(answer)
 
 
 @pytest.mark.parametrize(("odd", "words"), ODD)

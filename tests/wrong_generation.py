@@ -41,6 +41,21 @@ def batch_ends(logits, done, stop_ids, pad_id):
     return said.unsqueeze(1), torch.full_like(done, bool(done.any()))
 
 
+def pad_ends(logits, done, stop_ids, pad_id):
+    said = torch.where(done, pad_id, logits.argmax(-1))
+    return said.unsqueeze(1), done | said.eq(pad_id)
+
+
+def done_first(logits, done, stop_ids, pad_id):
+    said = torch.where(done, pad_id, logits.argmax(-1))
+    return done | in_stop(said, stop_ids), said.unsqueeze(1)
+
+
+def done_as_column(logits, done, stop_ids, pad_id):
+    said = torch.where(done, pad_id, logits.argmax(-1))
+    return said.unsqueeze(1), (done | in_stop(said, stop_ids)).unsqueeze(1)
+
+
 # --- cut-at-stop: (token_ids (B, T), stop_ids) -> keep (B, T), stopped (B,) ---
 
 
@@ -88,6 +103,26 @@ def cut_together(token_ids, stop_ids):
     return result(token_ids, [shortest] * len(token_ids), stopped_rows(token_ids, stop_ids))
 
 
+def place_by_argmax(token_ids, stop_ids):
+    places = [place % token_ids.shape[1] for place in first_places(token_ids, stop_ids)]  # none counts as 0
+    return result(token_ids, places, stopped_rows(token_ids, stop_ids))
+
+
+def stopped_upside_down(token_ids, stop_ids):
+    stopped = [not one for one in stopped_rows(token_ids, stop_ids)]
+    return result(token_ids, first_places(token_ids, stop_ids), stopped)
+
+
+def keep_as_numbers(token_ids, stop_ids):
+    keep, stopped = result(token_ids, first_places(token_ids, stop_ids), stopped_rows(token_ids, stop_ids))
+    return keep.long(), stopped
+
+
+def one_stopped_for_all(token_ids, stop_ids):
+    keep, stopped = result(token_ids, first_places(token_ids, stop_ids), stopped_rows(token_ids, stop_ids))
+    return keep, stopped.any()
+
+
 WRONG = {
     "decode-step": {
         comes_back: "comes back to life",
@@ -96,6 +131,9 @@ WRONG = {
         one_stop_id: "only one",
         flat: "input_ids is (B, 1)",
         batch_ends: "ends the whole batch",
+        pad_ends: "against pad_id",
+        done_first: "are swapped",
+        done_as_column: "done is bool",
     },
     "cut-at-stop": {
         stop_kept: "itself is still in",
@@ -103,5 +141,9 @@ WRONG = {
         last_place: "at the last stop id",
         first_id_only: "only one",
         cut_together: "at the same column",
+        place_by_argmax: "argmax",
+        stopped_upside_down: "stopped is inverted",
+        keep_as_numbers: "keep is bool",
+        one_stopped_for_all: "stopped is bool",
     },
 }

@@ -33,6 +33,10 @@ def whole_square(queries, keys):
     return torch.ones(keys, keys, dtype=torch.bool).tril()
 
 
+def moved_by_queries(queries, keys):
+    return torch.ones(queries, keys).tril(queries).bool()
+
+
 def everything(queries, keys):
     return torch.full((queries, keys), True)
 
@@ -89,6 +93,10 @@ def order_only(mask, queries):
     return causal(mask, queries).expand(len(mask), 1, -1, -1)
 
 
+def padding_on_both(mask, queries):
+    return (combined_mask(mask) & mask[:, None, :, None])[:, :, -queries:]
+
+
 def padding_only(mask, queries):
     return mask[:, None, None].expand(-1, 1, queries, -1)
 
@@ -118,6 +126,14 @@ def first_real_too(mask):
 
 def from_the_right(mask):
     return mask.flip(1).cumsum(1).flip(1) == 0
+
+
+def none_found(mask):
+    return torch.full(mask.shape, False)
+
+
+def down_the_columns(mask):
+    return mask.long().cumsum(0) < 1
 
 
 def counted(mask):
@@ -169,6 +185,11 @@ def maximum_over_all(scores, mask):
     return terms / terms.sum(-1, keepdim=True).clamp(min=1e-30)
 
 
+def not_divided(scores, mask):
+    highest = torch.where(mask, scores, -torch.inf).max(-1, keepdim=True).values
+    return torch.where(mask, torch.exp(scores - highest), 0.0)
+
+
 def one_maximum(scores, mask):
     terms = torch.exp(scores - scores.max()) * mask
     return terms / (terms.sum(-1, keepdim=True) + 1e-9)
@@ -186,6 +207,7 @@ WRONG = {
         true_hides: "inverted",
         keys_first: "transposed",
         whole_square: "the whole square",
+        moved_by_queries: "not queries",
         everything: "nothing is hidden",
         as_numbers: "a mask is bool",
         minus_infinity: "float mask",
@@ -200,6 +222,7 @@ WRONG = {
         float_mask: "float mask",
         zeros_and_ones: "a mask is bool",
         order_only: "pads can be seen",
+        padding_on_both: "on the queries too",
         padding_only: "pads are hidden",
         either_allows: "ONE of the two",
     },
@@ -209,6 +232,8 @@ WRONG = {
         whole_rows: "not the whole row",
         first_real_too: "off by one",
         from_the_right: "wrong direction",
+        none_found: "you find none",
+        down_the_columns: "down the columns",
         counted: "answer with bool",
         before_the_first: "argmax",
         per_row: "shape (B, T)",
@@ -221,6 +246,7 @@ WRONG = {
         scores_times_mask: "is not hidden",
         no_maximum: "Subtract the maximum",
         maximum_over_all: "over hidden keys too",
+        not_divided: "divide by the sum",
         one_maximum: "one maximum for all",
         ignores_the_mask: "the mask is not used",
     },

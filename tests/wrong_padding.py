@@ -58,6 +58,11 @@ def mask_first(sequences, pad_id):
     return mask, ids
 
 
+def one_too_far(sequences, pad_id):
+    input_ids, real = left_pad(sequences, pad_id)
+    return input_ids, torch.arange(real.shape[1]) > (~real).sum(1, keepdim=True)
+
+
 def column_numbers(mask):
     return torch.stack([torch.arange(mask.shape[1])] * len(mask))
 
@@ -91,6 +96,7 @@ WRONG = {
         int_mask: "the mask is bool",
         zipped: "no token may be lost",
         fixed_width: "as wide as the longest",
+        one_too_far: "first real token",
         pads_are_zero: "Fill with pad_id",
     },
     "position-ids": {

@@ -52,6 +52,10 @@ def two_matrices_in_the_mlp(config, rows, context, size):
     return each_once(config, rows, context, size) - size * one
 
 
+def cache_of_one_layer(config, rows, context, size):
+    return size * (weights_of(config) + rows * cache_of(config, context) // config["num_hidden_layers"])
+
+
 def each_once(config, rows, context, size):
     return size * (weights_of(config) + rows * cache_of(config, context))
 
@@ -78,6 +82,14 @@ def turned_round(weights, cached, size, bandwidth, flops):
     return gained / (size * weights / bandwidth) if gained > 0 else 0.0
 
 
+def cached_once(weights, cached, size, bandwidth, flops):
+    return size * (weights + cached) * flops / (2 * weights * bandwidth)
+
+
+def wrong_sign(weights, cached, size, bandwidth, flops):
+    return size * weights / (2 * weights * bandwidth / flops + size * cached)
+
+
 def negative(weights, cached, size, bandwidth, flops):
     return (size * weights / bandwidth) / (2 * weights / flops - size * cached / bandwidth)
 
@@ -90,6 +102,7 @@ WRONG = {
         numbers_not_bytes: "counted numbers",
         only_keys: "One of them is missing",
         query_heads: "every query head",
+        cache_of_one_layer: "of one layer only",
         no_head: "the head is missing",
         embedding_too: "one line of the embedding",
         two_matrices_in_the_mlp: "count the matrices",
@@ -98,6 +111,8 @@ WRONG = {
         one_operation: "two operations",
         numbers_a_second: "counts bytes",
         only_the_ratio: "its own keys and values",
+        cached_once: "grow with the rows: each row",
+        wrong_sign: "comes off",
         turned_round: "upside down",
         negative: "negative number of rows",
     },

@@ -93,13 +93,14 @@ def _run(exercise, arguments, answer):
         return [NOTHING], []
     if not _same(given, arguments):
         return [f"Your function changed its own input {_show(arguments)}.", "Hint: callers keep theirs; copy it."], []
-    expected, theirs = _tuple(exercise.solution(*copy.deepcopy(arguments))), _tuple(theirs)
-    names = " and ".join(exercise.results)
+    expected = _tuple(exercise.solution(*copy.deepcopy(arguments)))
+    theirs = _tuple(theirs) if len(expected) > 1 else (theirs,)  # where one value is due, a list is one value
     if len(theirs) != len(expected):
-        return [f"Expected {len(expected)} value(s) back, {names}; your function returned {len(theirs)}."], []
+        names = " and ".join(exercise.results)
+        return [f"Expected {len(expected)} values back, {names}; your function returned {len(theirs)}."], []
     for result, right, other in zip(exercise.results, expected, theirs, strict=True):
         if type(other) is not type(right):
-            return [f"{result} should be a {type(right).__name__}; yours is a {type(other).__name__}."], []
+            return [f"{result} should be of type {type(right).__name__}, yours is {type(other).__name__}."], []
     if _same(expected, theirs):
         return [], []
     hint = _hint(exercise, arguments, expected, theirs)

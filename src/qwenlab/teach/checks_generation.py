@@ -44,7 +44,15 @@ def _pad(said, done, stops, pad_id):
     return said.masked_fill(done, pad_id)
 
 
+def _bools(name, *shape):
+    """The rule that `name` is a bool tensor of that shape, given in letters."""
+    hint = f"{name} is bool, with one answer for each {'row' if len(shape) == 1 else 'token'}: ({', '.join(shape)})."
+    return name, lambda value: hint if value.dtype != torch.bool or value.ndim != len(shape) else None
+
+
 def _one_column(ids):
+    if ids.dtype == torch.bool:
+        return "the two values are swapped: input_ids come first, then done."
     if ids.ndim != 2 or ids.shape[1] != 1:
         return "the next call reads one new token a row: input_ids is (B, 1). argmax over the vocabulary gives (B,)."
 
@@ -66,9 +74,13 @@ exercise(
         (_step(_pad, lambda done, stops: stops), _LIFE_HINT),
         (_step(lambda said, *_: said, torch.logical_or), _TALK_HINT),
         (_step(lambda said, done, stops, pad: said.masked_fill(done | stops, pad), torch.logical_or), _STOP_HINT),
+        (
+            lambda logits, done, stop_ids, pad: decode_step(logits, done, [pad], pad),
+            "you test against pad_id. A row stops at the stop ids.",
+        ),
         (_step(_pad, lambda done, stops: (done | stops).any().repeat(len(done))), _ALL_HINT),
     ),
-    rules=(("input_ids", _one_column),),
+    rules=(("input_ids", _one_column), _bools("done", "B")),
 )
 
 # --- cut-at-stop: (token_ids (B, T), stop_ids) -> keep (B, T) bool, stopped (B,) bool ---
@@ -113,11 +125,21 @@ exercise(
     cases=_answers,
     mistakes=(
         (lambda token_ids, stop_ids: cut_at_stop(token_ids, stop_ids[:1]), _SET_HINT),
+        (lambda token_ids, stop_ids: cut_at_stop(token_ids, stop_ids[-1:]), _SET_HINT),
         (_cut(lambda stops: stops.cumsum(1) > 0), "your keep is inverted: True marks what belongs to the answer."),
         (_cut(lambda stops: stops.cumsum(0) == 0), "you counted down the columns. Count along each row, dim=1."),
         (_cut(lambda stops: ~stops), "only the stop ids are gone. What follows the first one is no answer either."),
         (_cut(lambda stops: stops.cumsum(1) <= stops), "the stop id itself is still in. It is no part of the answer."),
+        (
+            _cut(lambda stops: torch.arange(stops.shape[1]) < stops.int().argmax(1, keepdim=True)),
+            "a row that never stops has no first stop id, and argmax then says 0. All of it is its answer.",
+        ),
+        (
+            lambda token_ids, stop_ids: (cut_at_stop(token_ids, stop_ids)[0], ~cut_at_stop(token_ids, stop_ids)[1]),
+            "your stopped is inverted: True marks a row that said a stop id.",
+        ),
         (_cut(_until_last), "you cut at the last stop id. The first one ends the answer."),
         (_cut(_until_shortest), "all rows are cut at the same column. Each row ends where its own stop id stands."),
     ),
+    rules=(_bools("keep", "B", "T"), _bools("stopped", "B")),
 )

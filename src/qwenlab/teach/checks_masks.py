@@ -29,7 +29,7 @@ def _as_scores(mask):
 
 
 def _sizes():
-    yield "3 new tokens after 4 cached ones", (3, 7)
+    yield "3 new tokens after 5 cached ones", (3, 8)
     yield "one new token", (1, 5)
     yield "a prefill", (4, 4)
     draw = random.Random(4)
@@ -51,6 +51,7 @@ exercise(
         (_diagonal(lambda q, k: 0), _TOP_LEFT),
         (_diagonal(lambda q, k: k - q - 1), "off by one: a query sees its own key too. Yours stops one short."),
         (_diagonal(lambda q, k: k - q + 1), "off by one: your queries see one key after themselves."),
+        (_diagonal(lambda q, k: q), "tril is moved by the number of cached tokens: keys - queries, not queries."),
         (_diagonal(lambda q, k: k), "nothing is hidden: of several new tokens, the earlier must not see the later."),
         (lambda q, k: ~causal_mask(q, k), _INVERTED),
         (lambda q, k: causal_mask(q, k).T.contiguous(), "transposed: rows are queries, columns are keys."),
@@ -70,6 +71,7 @@ def _batches():
     yield "a cached step of two tokens", (short, 2)
     yield "one new token", (short, 1)
     yield "no pads", (torch.ones(2, 4, dtype=torch.bool), 4)
+    yield "a pad inside", (torch.tensor([[True, False, True, True]]), 4)
     draw = random.Random(5)
     for _ in range(20):
         mask = left_pad([[1] * draw.randint(1, 7) for _ in range(draw.randint(1, 4))], 0)[1]
@@ -111,6 +113,10 @@ exercise(
     cases=_batches,
     mistakes=(
         (_on_queries, "you put the padding on the queries. It belongs on the keys: columns, not rows."),
+        (
+            lambda m, q: combined_mask(m, q) & m[:, None, -q:, None],
+            "you put the padding on the keys and on the queries too. Leave the queries alone.",
+        ),
         (lambda m, q: ~combined_mask(m, q), _INVERTED),
         (lambda m, q: combined_mask(m, q).mT.contiguous(), "transposed: the last two dimensions are queries, keys."),
         (lambda m, q: combined_mask(m), _SQUARE),

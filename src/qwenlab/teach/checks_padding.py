@@ -37,58 +37,22 @@ def _pads_right(sequences, pad_id):
     return _rectangle(sequences, pad_id, max(map(len, sequences)), left=False)
 
 
-def _mask_from_ids(sequences, pad_id):
-    ids, _ = left_pad(sequences, pad_id)
-    return ids, ids != pad_id
+def _masked(change):
+    """The right ids with a mistaken mask, change(ids, mask, pad_id)."""
 
+    def wrong(sequences, pad_id):
+        ids, mask = left_pad(sequences, pad_id)
+        return ids, change(ids, mask, pad_id)
 
-def _inverted(sequences, pad_id):
-    ids, mask = left_pad(sequences, pad_id)
-    return ids, ~mask
-
-
-def _truncated(sequences, pad_id):
-    return _rectangle(sequences, pad_id, min(map(len, sequences)))
-
-
-def _cut_end(sequences, pad_id):
-    width = min(map(len, sequences))
-    return _rectangle([row[:width] for row in sequences], pad_id, width)
-
-
-def _too_wide(sequences, pad_id):
-    return _rectangle(sequences, pad_id, max(map(len, sequences)) + 1)
-
-
-def _total_width(sequences, pad_id):
-    return _rectangle(sequences, pad_id, sum(map(len, sequences)))
+    return wrong
 
 
 def _mask_right(sequences, pad_id):
     return left_pad(sequences, pad_id)[0], _pads_right(sequences, pad_id)[1]
 
 
-def _all_real(sequences, pad_id):
-    ids, mask = left_pad(sequences, pad_id)
-    return ids, torch.ones_like(mask)
-
-
-def _zero_pads(sequences, pad_id):
-    return left_pad(sequences, 0)
-
-
-def _reversed(sequences, pad_id):
-    return left_pad([row[::-1] for row in sequences], pad_id)
-
-
-def _swapped(sequences, pad_id):
-    return left_pad(sequences, pad_id)[::-1]
-
-
-_IDS_HINT = (
-    "a mask made from ids loses real tokens: the pad id may also stand in a prompt. Only the lengths know which cells "
-    "are pads."
-)
+_IDS_HINT = "a mask made from ids loses real tokens: a prompt may hold the pad id. Only the lengths know what is a pad."
+_CUT_HINT = "you cut to the shortest prompt. Pad to the longest: no token may be lost."
 _WIDE_HINT = "the rectangle is as wide as the longest prompt, no wider: every extra column is paid for by every row."
 
 
@@ -108,18 +72,25 @@ exercise(
     results=("input_ids", "attention_mask"),
     cases=_batches,
     mistakes=(
-        (_swapped, "the two values are swapped: input_ids come first, then attention_mask."),
+        (lambda s, p: left_pad(s, p)[::-1], "the two values are swapped: input_ids come first, then attention_mask."),
         (_pads_right, "your pads are on the right, so the last column of a short row is a pad. Put them in front."),
-        (_inverted, "your mask is inverted: here True marks a real token and False a pad."),
-        (_mask_from_ids, _IDS_HINT),
+        (_masked(lambda ids, mask, _: ~mask), "your mask is inverted: here True marks a real token and False a pad."),
+        (_masked(lambda ids, mask, pad_id: ids != pad_id), _IDS_HINT),
         (_mask_right, "the ids are right, but the mask has its pads on the right. Both move to the left together."),
-        (_all_real, "the ids are right, but the mask calls pads real. They must be False."),
-        (_truncated, "you cut to the shortest prompt. Pad to the longest: no token may be lost."),
-        (_cut_end, "you cut to the shortest prompt. Pad to the longest: no token may be lost."),
-        (_too_wide, _WIDE_HINT),
-        (_total_width, _WIDE_HINT),
-        (_zero_pads, "your pads are always 0. Fill with pad_id."),
-        (_reversed, "the tokens of each prompt stand in reverse. Only the pads go in front."),
+        (_masked(lambda ids, mask, _: mask.cumsum(1) > 1), "off by one: the mask hides each row's first real token."),
+        (
+            _masked(lambda ids, mask, _: mask | True),
+            "the ids are right, but the mask calls pads real. They must be False.",
+        ),
+        (lambda s, p: _rectangle(s, p, min(map(len, s))), _CUT_HINT),
+        (lambda s, p: left_pad([row[: min(map(len, s))] for row in s], p), _CUT_HINT),
+        (lambda s, p: _rectangle(s, p, max(map(len, s)) + 1), _WIDE_HINT),
+        (lambda s, p: _rectangle(s, p, sum(map(len, s))), _WIDE_HINT),
+        (lambda s, p: left_pad(s, 0), "your pads are always 0. Fill with pad_id."),
+        (
+            lambda s, p: left_pad([row[::-1] for row in s], p),
+            "the tokens of each prompt stand in reverse. Only the pads go in front.",
+        ),
     ),
     rules=(("attention_mask", _bool_mask), ("input_ids", _long_ids)),
 )
@@ -141,30 +112,6 @@ def _plain_arange(mask):
     return torch.arange(mask.shape[1]).expand(mask.shape).contiguous()
 
 
-def _pads_minus_one(mask):
-    return mask.cumsum(1) - 1
-
-
-def _pads_one(mask):
-    return (mask.cumsum(1) - 1).masked_fill(~mask, 1)
-
-
-def _from_one(mask):
-    return mask.cumsum(1)
-
-
-def _from_one_everywhere(mask):
-    return _from_one(mask).clamp(min=1)
-
-
-def _columns_at_real(mask):
-    return _plain_arange(mask) * mask
-
-
-def _counts_pads(mask):
-    return (~mask).cumsum(1)
-
-
 def _from_the_end(mask):
     return (mask.flip(1).cumsum(1).flip(1) - 1) * mask
 
@@ -176,12 +123,21 @@ exercise(
     cases=_masks,
     mistakes=(
         (_plain_arange, "these are column numbers, pads counted too. The first real token of every row is at 0."),
-        (_columns_at_real, "real tokens still carry their column number. Count only the real ones before each."),
-        (_pads_minus_one, "pads got -1, which is no position: some code looks it up from the end. Give pads 0."),
-        (_pads_one, "real tokens are right, but pads got 1. Give pads 0."),
-        (_from_one, "off by one: the first real token is at 0, not 1."),
-        (_from_one_everywhere, "off by one: the first real token is at 0, not 1. Pads are 0 as well."),
-        (_counts_pads, "you counted the pads. Count the real tokens: cumsum of the mask, not of its inverse."),
+        (
+            lambda m: _plain_arange(m) * m,
+            "real tokens still carry their column number. Count only the real ones before each.",
+        ),
+        (
+            lambda m: m.cumsum(1) - 1,
+            "pads got -1, which is no position: some code looks it up from the end. Give pads 0.",
+        ),
+        (lambda m: (m.cumsum(1) - 1).masked_fill(~m, 1), "real tokens are right, but pads got 1. Give pads 0."),
+        (lambda m: m.cumsum(1), "off by one: the first real token is at 0, not 1."),
+        (lambda m: m.cumsum(1).clamp(min=1), "off by one: the first real token is at 0, not 1. Pads are 0 as well."),
+        (
+            lambda m: (~m).cumsum(1),
+            "you counted the pads. Count the real tokens: cumsum of the mask, not of its inverse.",
+        ),
         (_from_the_end, "you counted from the right. Positions grow from left to right."),
     ),
     rules=(("position_ids", _long_ids),),

@@ -18,6 +18,7 @@ def nan_rows(attention_mask):
 
 
 def _masks():
+    yield "pads inside and on each side", (torch.tensor([[True, False, True, False], [False, False, True, True]]),)
     yield "pads on the left", (torch.tensor([[False, False, True, True], [True] * 4]),)
     yield "pads on the right", (torch.tensor([[True, True, False, False], [True] * 4]),)
     yield "a pad inside", (torch.tensor([[False, True, False, True]]),)
@@ -44,6 +45,7 @@ exercise(
     cases=_masks,
     mistakes=(
         (lambda m: ~m, "not every pad: a pad on the right or inside still sees the real tokens before it."),
+        (lambda m: m.cumsum(0) == 0, "you counted down the columns. Count along each row, dim=1."),
         (lambda m: ~nan_rows(m), "inverted: True means sees nothing."),
         (lambda m: (~m).any(1, keepdim=True).expand(m.shape), "not the whole row: NaN gets there one layer later."),
         (lambda m: (~m).cumsum(1) == 0, "you looked for the first pad. Look for the first real token."),
@@ -53,6 +55,7 @@ exercise(
             lambda m: torch.arange(m.shape[1]) < m.int().argmax(1, keepdim=True),
             "a row of pads only has no first real token, and argmax then says 0. All of its queries see nothing.",
         ),
+        (torch.zeros_like, "you find none. A pad in front of its row's first real token sees nothing."),
     ),
     rules=(("nan_rows", _bool_per_query),),
 )
@@ -108,6 +111,10 @@ exercise(
         ),
         (_by_hand(torch.amax), "one maximum for all: far below it every exp is 0. Take the maximum of each row."),
         (lambda s, m: s.softmax(-1) * m, "you hid after the softmax, so the weights left do not add up to 1."),
+        (
+            lambda s, m: (w := masked_softmax(s, m)) / w.amax(-1, keepdim=True).clamp(min=1e-30),  # no sum, only exp
+            "exp is not the end: divide by the sum of the row, so that the weights add up to 1.",
+        ),
         (_filled(0.0), "a score of 0 is not hidden: exp(0) is 1."),
         (lambda s, m: (s * m).softmax(-1), "a score of 0 is not hidden: exp(0) is 1."),
         (lambda s, m: masked_softmax(s, ~m), "inverted: True means may see. You kept what is hidden."),

@@ -66,10 +66,14 @@ exercise(
             _counted(lambda w, h, c, rows, of: w + h + rows * _every_head(c, of)),
             "you kept keys and values for every query head. There are only num_key_value_heads of them.",
         ),
+        (
+            _counted(lambda w, h, c, rows, of: w + h + rows * c // of["num_hidden_layers"]),
+            "keys and values of one layer only. Each layer has its own.",
+        ),
         (_counted(lambda w, h, c, rows, _: w + rows * c), "the head is missing: vocab_size x hidden_size numbers."),
         (_counted(lambda w, h, c, rows, _: w + 2 * h + rows * c), "a row looks up one line of the embedding, not all."),
     ),
-    rules=(("bytes", lambda _: "count the matrices of a layer: q and o, k and v, gate, up and down. Then the head."),),
+    rules=(("bytes", lambda _: "count the matrices of a layer: q, k, v, o, gate, up, down. Then head and cache."),),
 )
 
 # --- batch-where-it-bends: (weights, cached, size, bandwidth, flops) -> rows, a float ---
@@ -109,6 +113,14 @@ exercise(
             "bandwidth counts bytes, and a number takes `size` of them.",
         ),
         (lambda w, c, *rest: bend(w, 0, *rest), "every row also reads its own keys and values, `cached` numbers."),
+        (
+            lambda w, c, s, read, flops: s * (w + c) / read / (2 * w / flops),
+            "keys and values grow with the rows: each row reads its own.",
+        ),
+        (
+            lambda w, c, s, read, flops: s * w / read / (2 * w / flops + s * c / read),
+            "both times grow with the rows. What a row adds to reading comes off what it adds to arithmetic.",
+        ),
         (lambda *given: 1 / bend(*given), "upside down: this is one over the right answer."),
         (_signed, "a negative number of rows: the lines never cross. Return math.inf there."),
     ),
