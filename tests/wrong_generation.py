@@ -142,7 +142,7 @@ WRONG = {
         first_id_only: "only one",
         cut_together: "at the same column",
         place_by_argmax: "argmax",
-        stopped_upside_down: "stopped is inverted",
+        stopped_upside_down: "the opposite",
         keep_as_numbers: "keep is bool",
         one_stopped_for_all: "stopped is bool",
     },

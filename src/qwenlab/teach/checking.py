@@ -147,7 +147,8 @@ def _describe(value):
 
 
 def _show(arguments):
-    text = ", ".join(str(a.tolist()) if hasattr(a, "tolist") else repr(a) for a in arguments)
+    texts = [repr(a.tolist() if hasattr(a, "tolist") else a).replace(".0,", ",").replace(".0]", "]") for a in arguments]
+    text = ", ".join(texts)
     return f"({text if len(text) <= 200 else text[:200] + ' ...'})"
 
 

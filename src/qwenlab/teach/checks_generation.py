@@ -44,10 +44,10 @@ def _pad(said, done, stops, pad_id):
     return said.masked_fill(done, pad_id)
 
 
-def _bools(name, *shape):
-    """The rule that `name` is a bool tensor of that shape, given in letters."""
-    hint = f"{name} is bool, with one answer for each {'row' if len(shape) == 1 else 'token'}: ({', '.join(shape)})."
-    return name, lambda value: hint if value.dtype != torch.bool or value.ndim != len(shape) else None
+def _bools(name, ndim):
+    """The rule that `name` is a bool tensor of so many dimensions."""
+    hint = f"{name} is bool, with one answer for each {'row: (B,)' if ndim == 1 else 'token: (B, T)'}."
+    return name, lambda value: hint if value.dtype != torch.bool or value.ndim != ndim else None
 
 
 def _one_column(ids):
@@ -80,7 +80,7 @@ exercise(
         ),
         (_step(_pad, lambda done, stops: (done | stops).any().repeat(len(done))), _ALL_HINT),
     ),
-    rules=(("input_ids", _one_column), _bools("done", "B")),
+    rules=(("input_ids", _one_column), _bools("done", 1)),
 )
 
 # --- cut-at-stop: (token_ids (B, T), stop_ids) -> keep (B, T) bool, stopped (B,) bool ---
@@ -136,10 +136,10 @@ exercise(
         ),
         (
             lambda token_ids, stop_ids: (cut_at_stop(token_ids, stop_ids)[0], ~cut_at_stop(token_ids, stop_ids)[1]),
-            "your stopped is inverted: True marks a row that said a stop id.",
+            "stopped is True for a row that said a stop id, wherever it stands. You say the opposite here.",
         ),
         (_cut(_until_last), "you cut at the last stop id. The first one ends the answer."),
         (_cut(_until_shortest), "all rows are cut at the same column. Each row ends where its own stop id stands."),
     ),
-    rules=(_bools("keep", "B", "T"), _bools("stopped", "B")),
+    rules=(_bools("keep", 2), _bools("stopped", 1)),
 )
