@@ -7,14 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import FULL
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PYTHON = {"8": Path(sys.executable), "7.7": ROOT / ".venv-widgets7" / "bin" / "python"}
 
+# test_lessons runs every lesson on ipywidgets 8 anyway, so there one lesson's sliders are enough for the reduced count.
+RUNS = [(path, version) for path in NOTEBOOKS for version in PYTHON if FULL or version != "8" or path == NOTEBOOKS[-1]]
 
-@pytest.mark.parametrize("version", PYTHON)
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+@pytest.mark.parametrize(("path", "version"), RUNS, ids=[f"{path.stem}-{version}" for path, version in RUNS])
 def test_a_lesson_runs_live_and_its_sliders_move_one_picture(path, version):
     if not PYTHON[version].exists():
         pytest.skip("no .venv-widgets7: `make test` creates it")
