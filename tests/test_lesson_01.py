@@ -2,17 +2,15 @@
 
 import itertools
 import re
-from pathlib import Path
 
-import nbformat
 import pytest
 from bs4 import BeautifulSoup
+from lesson_cells import code_cells, say
 from test_browser import SITE, Watch, address, chromium  # noqa: F401  (the last two are fixtures)
 
 from qwenlab.teach import exploring
 
 NAME = "01-why-batch"
-NOTEBOOK = Path(__file__).parents[1] / "notebooks" / f"{NAME}.ipynb"
 ROWS, CONTEXTS = [1, 2, 4, 8, 16, 32], [16, 64, 256]
 
 # Shapes as config.json has them: layers, hidden, query width, key/value width, MLP, vocabulary.
@@ -22,8 +20,7 @@ SHAPES = {"tiny": (3, 128, 128, 64, 288, 512), "4 layers of the 0.6B": (4, 1024,
 @pytest.fixture(scope="module")
 def lesson():
     """The source of each cell by id, and a namespace in which the cells have run up to the loops, without a clock."""
-    cells = nbformat.read(NOTEBOOK, as_version=4).cells
-    sources = {cell["id"]: cell.source for cell in cells if cell.cell_type == "code"}
+    sources = code_cells(NAME)
     names = {}
     for name in ("load", "one-by-one", "idle", "plain-one", "plain-together"):
         exec(sources[name], names)
@@ -31,18 +28,6 @@ def lesson():
     names["step_seconds"] = lambda network, rows, context: rows * 1e-3 + context * 1e-5 + next(ticks) * 1e-6
     exec(sources["measure-steps"], names)
     return sources, names
-
-
-def say(lesson, cell, capsys, *changes):
-    """Run a cell after replacing pieces of its source; what it prints."""
-    sources, names = lesson
-    source = sources[cell]
-    for old, new in changes:
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
-    capsys.readouterr()
-    exec(source, dict(names))
-    return capsys.readouterr().out
 
 
 # --- the widget ---

@@ -1,39 +1,23 @@
 """Lesson 07: what its text says is what happens, and every state of its widget is right."""
 
 import re
-from pathlib import Path
 
-import nbformat
 import pytest
 from bs4 import BeautifulSoup
+from lesson_cells import code_cells, say
 from widget_numbers import EXPECTED, wrong_cells
 
 from qwenlab.teach import exploring
-
-NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "07-batched-generation.ipynb"
 
 
 @pytest.fixture(scope="module")
 def lesson():
     """The source of each cell by id, and a namespace in which the first half has run."""
-    cells = nbformat.read(NOTEBOOK, as_version=4).cells
-    sources = {cell["id"]: cell.source for cell in cells if cell.cell_type == "code"}
+    sources = code_cells("07-batched-generation")
     names = {}
     for name in ("load", "alone", "dropped", "dropped-picture", "look-timelines", "plain", "one-stream"):
         exec(sources[name], names)
     return sources, names
-
-
-def say(lesson, cell, capsys, *changes):
-    """Run a cell after replacing pieces of its source; what it prints."""
-    sources, names = lesson
-    source = sources[cell]
-    for old, new in changes:
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
-    capsys.readouterr()
-    exec(source, dict(names))
-    return capsys.readouterr().out
 
 
 def verdicts(text):

@@ -1,0 +1,25 @@
+"""Cells of a lesson, run in a test one by one, as they stand or with a piece replaced."""
+
+from pathlib import Path
+
+import nbformat
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+
+
+def code_cells(name):
+    """The source of each code cell of a notebook, by the cell's id."""
+    cells = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
+    return {cell["id"]: cell.source for cell in cells if cell.cell_type == "code"}
+
+
+def say(lesson, cell, capsys, *changes):
+    """Run a cell after replacing pieces of its source; what it prints. lesson: (sources, first names)."""
+    sources, names = lesson
+    source = sources[cell]
+    for old, new in changes:
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    capsys.readouterr()
+    exec(source, dict(names))
+    return capsys.readouterr().out
