@@ -6,6 +6,7 @@ import re
 import pytest
 from bs4 import BeautifulSoup
 from lesson_cells import code_cells, say
+from site_files import missing
 from test_browser import SITE, Watch, address, chromium  # noqa: F401  (the last two are fixtures)
 
 from qwenlab.teach import exploring
@@ -111,7 +112,7 @@ def test_every_state_of_the_widget_is_right(lesson, monkeypatch):
 @pytest.mark.browser
 def test_the_browser_shows_every_state(chromium, address):  # noqa: F811
     if not (SITE / "notebooks" / f"{NAME}.html").is_file():
-        pytest.skip("the site was built without this lesson")
+        missing(f"the built site has no {NAME}: run `make book`")
     with Watch(chromium, address) as watch:
         page = watch.open(f"notebooks/{NAME}.html")
         said = "\n".join(page.locator(".cell_output pre").all_text_contents())
