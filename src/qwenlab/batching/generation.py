@@ -140,7 +140,7 @@ class Loop:
         for request, token_id, logprob in zip(self.running, host_ids, host_logprobs, strict=True):
             record.append((request.index, kind if request.finish_reason is None else "wasted"))
             if request.finish_reason is None:
-                self.take(request, int(token_id), logprob, now)
+                self.take(request, token_id, logprob, now)
         self.stats.steps.append(record + [(None, "idle")] * (self.slots - len(record)))
         if kind == "prefill":
             self.stats.prefill_seconds += self.now() - self.started

@@ -98,12 +98,11 @@ class State:
         grown = max(length, 2 * self.capacity)
         layers = []
         for layer in self.layers:
-            bigger = {
-                name: t.new_zeros(*t.shape[:2], grown, t.shape[3]) for name, t in layer.items()
-            }  # (B, KVH, C', D)
+            layers.append({})
             for name, t in layer.items():
-                bigger[name][:, :, : t.shape[2]] = t
-            layers.append(bigger)
+                bigger = t.new_zeros(*t.shape[:2], grown, t.shape[3])  # (B, KVH, C', D)
+                bigger[:, :, : t.shape[2]] = t
+                layers[-1][name] = bigger
         self.layers = layers  # all at once: if memory runs out before, the state is as it was
         self.count_lines()
 
