@@ -1,8 +1,8 @@
 """`check`: run a reader's function on hand-made and random cases and answer at once, with a hint that fits the mistake.
 
 An exercise is a solution, its cases, and the wrong ways that people take. Where a reader's output equals what a known
-wrong way gives, and the right output differs, that way's hint is shown. Exercises live in `checks_*.py` beside this
-file, one file a group; each calls `exercise(...)` and is found by its file name.
+wrong way gives, and the right output differs, that way's hint is shown. They live in `qwenlab.exercises`, one file a
+group; each calls `exercise(...)`, and every file there is read.
 """
 
 import copy
@@ -57,9 +57,8 @@ class Answer(Html):
 
 def check(name, answer):
     """Run the function `answer` on the cases of exercise `name`. Never raises; the result shows itself, `.ok` tells."""
-    for module in pkgutil.iter_modules(import_module("qwenlab.teach").__path__):
-        if module.name.startswith("checks_"):
-            import_module(f"qwenlab.teach.{module.name}")
+    for module in pkgutil.iter_modules(import_module("qwenlab.exercises").__path__):
+        import_module(f"qwenlab.exercises.{module.name}")
     if name not in EXERCISES:
         return Answer(False, [f"There is no exercise {name!r}. Known: {', '.join(sorted(EXERCISES))}."])
     if not callable(answer):
