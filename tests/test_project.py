@@ -47,7 +47,17 @@ def test_the_library_is_compact():
     assert sum(map(lines, SOURCES)) - sum(map(lines, exercises)) <= 5000
 
 
-LAYERS = ["errors", "text", "model", "batching", "tasks", "bench", "teach", "exercises", "cli"]  # each may import those before it
+LAYERS = [
+    "errors",
+    "text",
+    "model",
+    "batching",
+    "tasks",
+    "bench",
+    "teach",
+    "exercises",
+    "cli",
+]  # each may import those before it
 
 
 def test_imports_run_downwards():
