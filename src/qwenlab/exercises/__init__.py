@@ -1,1 +1,1 @@
-"""The lessons' exercises: solution, cases and known mistakes of each, one file a group. `teach.check` finds them here."""
+"""Solution, cases and known mistakes of every exercise, one file a group. `teach.check` finds them here."""
