@@ -89,6 +89,13 @@ class State:
                 # (N, KVH, used, D): the tokens in use; what lies beyond is empty on both sides
                 t[index.to(t.device), :, :used] = theirs[name][:, :, :used]
 
+    def advance(self, rows, counts: Tensor) -> None:
+        """Notes that the rows (None = all) hold `counts` (B,) more tokens."""
+        if rows is None:
+            self.lengths += counts
+        else:
+            self.lengths[rows] += counts
+
     def make_room(self, length: int, row: int = 0) -> None:
         """Makes sure that a row can hold `length` tokens. Raises ValueError, naming `row`, if capacity is fixed."""
         if length <= self.capacity:
