@@ -5,7 +5,7 @@ they take for one: then batching seems to lose. So when rows of a number first m
 tried for some milliseconds and the quickest is kept. `F.linear` is the reference, which gradients and GPUs always
 use. The ways differ in the last bits only.
 
-The environment variable QWENLAB_LINEAR = linear, turned or onednn forces one. `table()` tells what was chosen,
+The environment variable QWENLAB_LINEAR = linear, turned, shared or onednn forces one. `table()` tells what was chosen,
 `restore(chosen)` chooses the same again.
 """
 
@@ -30,12 +30,20 @@ def turned(x: Tensor, weight: Tensor) -> Tensor:
     return (weight @ x.T).T.contiguous()
 
 
+def shared(x: Tensor, weight: Tensor) -> Tensor:
+    """The rows shared out among the threads, as one batch of smaller products: small matrices gain."""
+    rows, size = x.shape
+    parts = max(1, min(torch.get_num_threads(), rows // 2))
+    x = F.pad(x, (0, 0, 0, -rows % parts)).view(parts, -1, size)  # (P, R / P, K), rounded up
+    return torch.bmm(x, weight.T.expand(parts, -1, -1)).view(-1, len(weight))[:rows]
+
+
 def onednn(x: Tensor, weight: Tensor) -> Tensor:
     """By oneDNN, as in compiled models, where PyTorch's own choice is MKL."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
 
 
-KERNELS = {"linear": F.linear, "turned": turned}
+KERNELS = {"linear": F.linear, "turned": turned, "shared": shared}
 if torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
     KERNELS["onednn"] = onednn
 
