@@ -16,6 +16,7 @@ from qwenlab.bench import __main__ as command
 from qwenlab.bench import beside, twins
 from qwenlab.bench.ratios import Pair
 from qwenlab.console import run_app
+from qwenlab.model import linear
 
 pytest.importorskip("transformers")
 
@@ -233,6 +234,7 @@ def test_a_folder_is_read_by_both(run, folder):
     found = check(out, err, model=str(folder), dtype="float32", prompt_tokens=6, new_tokens=20, repeats=2)
     assert [batch["batch_size"] for batch in found["batches"]] == [1, 3]
     assert [row["prompt_tokens"] for row in found["prefills"]] == [4, 9]
+    assert found["kernels"] == linear.table().splitlines()
 
 
 def test_a_shape_is_filled_with_random_weights(run, unit):

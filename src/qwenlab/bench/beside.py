@@ -13,6 +13,7 @@ from qwenlab.bench.ratios import NAMES, Batch, Pair, Parting, Peers, Prefill
 from qwenlab.bench.roofline import decode_bound, measure_machine, synchronise
 from qwenlab.bench.timing import alternate
 from qwenlab.bench.twins import find_config, random_twins, read_twins, require_transformers
+from qwenlab.model import linear
 from qwenlab.model.loading import choose_device, choose_dtype
 
 
@@ -96,6 +97,7 @@ def peers(
         prompt_tokens,
         new_tokens,
         repeats,
+        linear.table().splitlines(),
     )
     if show:
         print(result)

@@ -75,6 +75,7 @@ class Peers:
     prompt_tokens: int
     new_tokens: int
     repeats: int
+    kernels: list[str]  # which of ours computes how many rows of which matrix: a line each
 
     def __str__(self) -> str:
         first = self.batches[0].batch_size

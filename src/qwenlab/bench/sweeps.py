@@ -9,6 +9,7 @@ import torch
 from qwenlab.batching.generation import generate
 from qwenlab.batching.request import whole
 from qwenlab.bench.timing import Spread, alternate, in_columns, machine_name
+from qwenlab.model import linear
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Sweep:
     prompt_tokens: int
     new_tokens: int
     repeats: int
+    kernels: list[str]  # which computes how many rows of which matrix: a line each
 
     def __str__(self) -> str:
         table = [["rows", "tokens/s", "decode tokens/s", "first token, ms", "a step, ms"]]
@@ -111,9 +113,8 @@ def sweep(
     ]
     parameters = sum(p.numel() for p in model.parameters())
     dtype = str(model.dtype).removeprefix("torch.")
-    result = Sweep(
-        points, machine_name(model.device), torch.__version__, dtype, parameters, prompt_tokens, new_tokens, repeats
-    )
+    about = machine_name(model.device), torch.__version__, dtype, parameters, prompt_tokens, new_tokens, repeats
+    result = Sweep(points, *about, linear.table().splitlines())
     if show:
         print(result)
     return result
