@@ -1,7 +1,6 @@
 """Measuring: how fast, how much memory, and what the machine could do at best."""
 
-from qwenlab.bench.beside import peers
-from qwenlab.bench.ratios import Peers
+from qwenlab.bench.beside import Peers, peers
 from qwenlab.bench.roofline import Machine, decode_bound, measure_machine
 from qwenlab.bench.sweeps import Sweep, sweep
 

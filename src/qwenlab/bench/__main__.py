@@ -6,17 +6,12 @@ import typer
 
 from qwenlab.console import run_app, whole_numbers
 
-app = typer.Typer(
-    help="Measurements beside other libraries. The speed over batch size alone is `qwenlab bench`.",
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 @app.callback()
 def options() -> None:
-    pass
+    """Measurements beside other libraries. The speed over batch sizes alone: `qwenlab bench`."""
 
 
 @app.command("peers")
@@ -28,9 +23,7 @@ def measure_peers(
     batch: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,8,64",
     prompt_tokens: Annotated[int, typer.Option(help="Tokens of the longest prompt; the ids are random.")] = 32,
     new_tokens: Annotated[int, typer.Option(help="Tokens that each row generates; nothing stops it earlier.")] = 32,
-    prefill: Annotated[str, typer.Option(help='Lengths of one row that is only read, with commas; "" for none.')] = (
-        "64,256,1024"
-    ),
+    prefill: Annotated[str, typer.Option(help="Lengths of one row that is only read, with commas.")] = "64,256,1024",
     repeats: Annotated[int, typer.Option(help="How often each is measured.")] = 3,
     threads: Annotated[int | None, typer.Option(help="Threads on a CPU.  [default: PyTorch's own]")] = None,
     dtype: Annotated[
@@ -45,7 +38,7 @@ def measure_peers(
     from qwenlab.bench import peers
 
     sizes = whole_numbers(batch, "--batch")
-    lengths = whole_numbers(prefill, "--prefill") if prefill else []
+    lengths = whole_numbers(prefill, "--prefill")
     if threads is not None:
         torch.set_num_threads(whole(threads, "--threads", 1))
     settings = {"shape": shape, "prefill": lengths, "repeats": repeats, "dtype": dtype, "device": device}

@@ -87,9 +87,7 @@ def sweep(
 
     Raises ValueError for sizes below 1, fewer than 2 new tokens, or rows longer than the context.
     """
-    sizes = [whole(size, "a batch size", 1) for size in batch_sizes]
-    if not sizes or len(set(sizes)) != len(sizes):
-        raise ValueError(f"batch_sizes is {sizes}, expected at least one size and none twice")
+    sizes = distinct(batch_sizes)
     total = whole(prompt_tokens, "prompt_tokens", 1) + whole(new_tokens, "new_tokens", 2)
     limit = model.config.max_position_embeddings
     if total > limit:
@@ -118,3 +116,11 @@ def sweep(
     if show:
         print(result)
     return result
+
+
+def distinct(batch_sizes: Sequence[int]) -> list[int]:
+    """The batch sizes as a list; ValueError for one below 1 or named twice, or none at all."""
+    sizes = [whole(size, "a batch size", 1) for size in batch_sizes]
+    if not sizes or len(set(sizes)) != len(sizes):
+        raise ValueError(f"batch_sizes is {sizes}, expected at least one size and none twice")
+    return sizes
