@@ -15,6 +15,7 @@ import qwenlab
 from qwenlab import bench
 from qwenlab.bench.sweeps import in_ms
 from qwenlab.bench.timing import Spread, alternate, cpu_name, machine_name
+from qwenlab.model import linear
 
 PROMPT, NEW = 5, 4
 
@@ -133,6 +134,12 @@ def test_the_table_and_the_json_hold_the_same(quick, capsys):
     assert json.loads(quick.json())["points"][0]["step_s"].keys() == {"median", "low", "high"}
     bench.sweep(random_model(), [1], 1, 2, repeats=1)
     assert "1 prompt tokens and 2 new ones a row" in capsys.readouterr().out
+
+
+def test_a_sweep_says_which_kernels_computed(monkeypatch):
+    monkeypatch.setattr(linear, "chosen", {"2 rows, 64 x 96, float32, 1 threads": "turned"})
+    made = bench.sweep(random_model(), [1], PROMPT, NEW, repeats=1, show=False)
+    assert "2 rows, 64 x 96, float32, 1 threads: turned" in json.loads(made.json())["kernels"]
 
 
 def test_times_are_told_with_three_digits():

@@ -49,6 +49,15 @@ def test_dtype_and_threads_are_taken(run, threads):
     assert status == 0 and found["dtype"] == "bfloat16" and found["machine"].endswith(", 1 thread")
 
 
+def test_several_dtypes_are_measured_one_after_the_other(run):
+    status, out, _ = run("--model", "tiny", *QUICK, "--dtype", "float32, bfloat16")
+    lines = out.splitlines()
+    found = [json.loads(line) for line in lines if line.startswith("{")]
+    assert status == 0 and [sweep["dtype"] for sweep in found] == ["float32", "bfloat16"]
+    assert lines[len(lines) // 2 - 1].startswith("{") and lines[-1].startswith("{")  # a table, its line, the next
+    assert [line.split()[3] for line in lines if " parameters in " in line] == ["float32,", "bfloat16,"]
+
+
 def test_help_names_every_option(run):
     status, out, _ = run("--help")
     assert status == 0
@@ -69,6 +78,7 @@ def test_help_names_every_option(run):
         (["--repeats", "0"], "repeats is 0, expected a whole number of at least 1"),
         (["--threads", "0"], "--threads is 0, expected a whole number of at least 1"),
         (["--dtype", "int8"], "dtype is 'int8', expected one of float32, bfloat16, float16"),
+        (["--dtype", "float32,int8"], "dtype is 'int8', expected one of float32, bfloat16, float16"),
         (["--device", "abacus"], "device 'abacus' can't be used"),
         (["--model", "./nowhere"], "no checkpoint './nowhere'"),
         (["--repeats", "often"], "--repeats"),

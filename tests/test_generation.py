@@ -9,6 +9,7 @@ from helpers import alone_greedy, alone_logits, count, random_model, random_prom
 
 import qwenlab
 from qwenlab.batching.generation import POLICIES
+from qwenlab.model import linear
 
 
 @pytest.mark.parametrize("strategy", POLICIES)
@@ -27,6 +28,33 @@ def test_random_ragged_batches(dense, seed, strategy):
             at = next(i for i, (a, b) in enumerate(zip(ids, expected, strict=True)) if a != b)
             top = alone_logits(dense, prompt + expected[:at])[-1].topk(2).values
             pytest.fail(f"differs at token {at}; the lone row's margin there is {float(top[0] - top[1]):.2g}")
+
+
+@pytest.fixture(params=["linear", "turned", "onednn"])
+def kernel(request, monkeypatch):
+    """Every product without gradients by this kernel, whatever was chosen before."""
+    if request.param not in linear.KERNELS:
+        pytest.skip(f"this machine has no kernel {request.param}")
+    monkeypatch.setenv("QWENLAB_LINEAR", request.param)
+    monkeypatch.setattr(linear, "known", {})
+    used = []
+    monkeypatch.setitem(linear.KERNELS, request.param, counted(linear.KERNELS[request.param], used))
+    yield request.param
+    assert used
+
+
+def counted(kernel, used):
+    return lambda *inputs: used.append(1) or kernel(*inputs)
+
+
+@pytest.mark.parametrize("block", range(count(2, 20)))
+def test_the_kernel_changes_no_greedy_id(dense, kernel, block):
+    """Ten random batches a block, forced each way, against the reference path: gradients on, so F.linear computes."""
+    for seed in range(10 * block, 10 * block + 10):
+        rng = random.Random(1000 + seed)
+        prompts = random_prompts(rng, rng.randint(1, 16), 40)
+        result = qwenlab.generate(dense, prompts, max_new_tokens=4, stop=(), slots=rng.choice([2, 5, 64]))
+        assert result.token_ids == [alone_greedy(dense, prompt, 4) for prompt in prompts]
 
 
 def test_requests_with_their_own_settings(dense):

@@ -49,6 +49,7 @@ def test_the_library_is_compact():
 
 LAYERS = [
     "errors",
+    "console",
     "text",
     "model",
     "batching",

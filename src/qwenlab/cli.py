@@ -1,17 +1,15 @@
 """The command line. `qwenlab generate` answers a file of prompts in batches, `qwenlab bench` measures their speed.
 
-Exit status: 0 done, 1 failed, 2 wrong input, 130 interrupted; whatever goes wrong is said in one line on stderr.
 Commands import what they need when they run, so that `qwenlab --help` answers at once.
 """
 
-import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from qwenlab import __version__
+from qwenlab.console import run_app, say, whole_numbers
 
 app = typer.Typer(
     help="Batched inference for Qwen models: answer files of prompts, and see that a batch changes no answer.",
@@ -23,36 +21,7 @@ app = typer.Typer(
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command and exits with its status."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed, as under some schedulers
-            setattr(sys, name, open(os.devnull, "w"))
-        if hasattr(getattr(sys, name), "reconfigure"):  # not every terminal can write every answer
-            getattr(sys, name).reconfigure(errors="backslashreplace")
-    try:
-        arguments = sys.argv[1:] if arguments is None else arguments
-        status = app(arguments or ["--help"], prog_name="qwenlab", standalone_mode=False)
-        sys.stdout.flush()
-        if status == 130:
-            say("interrupted")
-    except typer.Abort:  # what older versions of typer make of Ctrl-C
-        status = say("interrupted", 130)
-    except BrokenPipeError:  # whoever read our output has left, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 1
-    except ValueError as problem:  # QwenlabError, and what the library says about its arguments
-        status = say(problem, 2)
-    except Exception as problem:
-        if hasattr(problem, "format_message"):  # typer's own: an unknown option, a missing argument
-            status = say(problem.format_message(), getattr(problem, "exit_code", 2))
-        else:
-            status = say(f"{type(problem).__name__}: {problem}", 1)
-    sys.exit(status or 0)
-
-
-def say(what, status: int = 0) -> int:
-    """One line on stderr; stdout is for answers."""
-    print("qwenlab:", " ".join(str(what).split()), file=sys.stderr)
-    return status
+    run_app(app, "qwenlab", arguments)
 
 
 def show_version(wanted: bool) -> None:
@@ -151,11 +120,14 @@ def measure(
     repeats: Annotated[int, typer.Option(help="How often each batch size is measured.")] = 5,
     threads: Annotated[int | None, typer.Option(help="Threads on a CPU.  [default: PyTorch's own]")] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16 or float16.  [default: float32 on a CPU, bfloat16 on a GPU]")
+        str | None,
+        typer.Option(
+            help="float32, bfloat16, float16, or several with commas.  [default: float32 on a CPU, bfloat16 on a GPU]"
+        ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: a GPU if there is one]")] = None,
 ) -> None:
-    """Measure speed over batch size: a table, then the same as one line of JSON."""
+    """Measure speed over batch size: a table, then the same as one line of JSON, for each dtype in turn."""
     import json
     from dataclasses import asdict
 
@@ -163,22 +135,16 @@ def measure(
 
     from qwenlab.batching.request import whole
     from qwenlab.bench import sweep
-    from qwenlab.model.loading import load
+    from qwenlab.model.loading import choose_device, choose_dtype, load
 
-    sizes = batch_sizes(batch)
+    sizes = whole_numbers(batch, "--batch")
     if threads is not None:
         torch.set_num_threads(whole(threads, "--threads", 1))
-    network, _ = load(model, dtype, device)
-    result = sweep(network, sizes, prompt_tokens, new_tokens, repeats=repeats, progress=True)
-    print(json.dumps({"model": model, **asdict(result)}))
-
-
-def batch_sizes(text: str) -> list[int]:
-    """ "1,2,4" -> [1, 2, 4]. Raises ValueError in one line."""
-    try:
-        return [int(size) for size in text.split(",")]
-    except ValueError:
-        raise ValueError(f"--batch is {text!r}, expected whole numbers with commas, as in 1,2,4,8") from None
+    names = [None] if dtype is None else [name.strip() for name in dtype.split(",")]
+    for chosen in [choose_dtype(name, choose_device(device)) for name in names]:  # a wrong one is named at once
+        network, _ = load(model, chosen, device)
+        result = sweep(network, sizes, prompt_tokens, new_tokens, repeats=repeats, progress=True)
+        print(json.dumps({"model": model, **asdict(result)}), flush=True)
 
 
 def count(things: list, name: str) -> str:

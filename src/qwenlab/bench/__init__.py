@@ -1,6 +1,7 @@
 """Measuring: how fast, how much memory, and what the machine could do at best."""
 
+from qwenlab.bench.beside import Peers, peers
 from qwenlab.bench.roofline import Machine, decode_bound, measure_machine
 from qwenlab.bench.sweeps import Sweep, sweep
 
-__all__ = ["Machine", "Sweep", "decode_bound", "measure_machine", "sweep"]
+__all__ = ["Machine", "Peers", "Sweep", "decode_bound", "measure_machine", "peers", "sweep"]

@@ -8,7 +8,8 @@ import torch
 
 from qwenlab.batching.generation import generate
 from qwenlab.batching.request import whole
-from qwenlab.bench.timing import Spread, alternate, machine_name
+from qwenlab.bench.timing import Spread, alternate, in_columns, machine_name
+from qwenlab.model import linear
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,13 @@ class Sweep:
     prompt_tokens: int
     new_tokens: int
     repeats: int
+    kernels: list[str]  # which computes how many rows of which matrix: a line each
 
     def __str__(self) -> str:
         table = [["rows", "tokens/s", "decode tokens/s", "first token, ms", "a step, ms"]]
         for p in self.points:
             rates = [f"{p.tokens_per_second:.0f}", f"{p.decode_tokens_per_second:.0f}"]
             table.append([str(p.batch_size), *rates, in_ms(p.first_token_s), in_ms(p.step_s)])
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = [
             f"{self.machine}, torch {self.torch_version}",
             f"{self.parameters:,} parameters in {self.dtype}, {self.prompt_tokens} prompt tokens and "
@@ -49,8 +50,7 @@ class Sweep:
             f"median of {self.repeats} (lowest–highest)",
             "",
         ]
-        lines += ["  ".join(map(str.rjust, cells, widths)) for cells in table]
-        return "\n".join(lines)
+        return "\n".join(lines + in_columns(table))
 
     def json(self) -> str:
         """Everything as one line of JSON; seconds and tokens a second."""
@@ -79,11 +79,15 @@ def sweep(
 
     Batch sizes take turns, forwards and backwards, so that a drifting machine cannot favour one end. The host waits
     for the device at every step, so prefill and decode are told apart honestly on a GPU too. Prints the table if
-    `show`. Raises ValueError for sizes below 1, fewer than 2 new tokens, or rows longer than the context.
+    `show`.
+
+    It computes in the model's own dtype, so measure each that you consider (`qwenlab bench --dtype float32,bfloat16`).
+    One row mostly waits for the weights to be read, and bfloat16 halves their bytes. Many rows mostly multiply, and
+    a CPU without bfloat16 arithmetic must convert: there the dtype that is best for one row may be worst for many.
+
+    Raises ValueError for sizes below 1, fewer than 2 new tokens, or rows longer than the context.
     """
-    sizes = [whole(size, "a batch size", 1) for size in batch_sizes]
-    if not sizes or len(set(sizes)) != len(sizes):
-        raise ValueError(f"batch_sizes is {sizes}, expected at least one size and none twice")
+    sizes = distinct(batch_sizes)
     total = whole(prompt_tokens, "prompt_tokens", 1) + whole(new_tokens, "new_tokens", 2)
     limit = model.config.max_position_embeddings
     if total > limit:
@@ -107,9 +111,16 @@ def sweep(
     ]
     parameters = sum(p.numel() for p in model.parameters())
     dtype = str(model.dtype).removeprefix("torch.")
-    result = Sweep(
-        points, machine_name(model.device), torch.__version__, dtype, parameters, prompt_tokens, new_tokens, repeats
-    )
+    about = machine_name(model.device), torch.__version__, dtype, parameters, prompt_tokens, new_tokens, repeats
+    result = Sweep(points, *about, linear.table().splitlines())
     if show:
         print(result)
     return result
+
+
+def distinct(batch_sizes: Sequence[int]) -> list[int]:
+    """The batch sizes as a list; ValueError for one below 1 or named twice, or none at all."""
+    sizes = [whole(size, "a batch size", 1) for size in batch_sizes]
+    if not sizes or len(set(sizes)) != len(sizes):
+        raise ValueError(f"batch_sizes is {sizes}, expected at least one size and none twice")
+    return sizes

@@ -51,6 +51,12 @@ def alternate(run: Callable, cases: list[Hashable], repeats: int, warm_up: int =
     return readings
 
 
+def in_columns(table: list[list[str]]) -> list[str]:
+    """Lines of cells as lines of text, every column as wide as its widest cell and flush right."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(map(str.rjust, cells, widths)) for cells in table]
+
+
 def machine_name(device: torch.device) -> str:
     """The processor that computes, with the number of threads on a CPU."""
     if device.type == "cuda":

@@ -1,0 +1,91 @@
+"""One set of weights in two libraries: ours, and transformers to be measured beside it."""
+
+import torch
+from torch import Tensor
+
+from qwenlab.batching.generation import generate
+from qwenlab.batching.padding import left_pad
+from qwenlab.errors import QwenlabError
+from qwenlab.model.config import Config
+from qwenlab.model.loading import choose_device, choose_dtype, find_checkpoint, first_line, load
+from qwenlab.model.model import Model
+
+# fmt: off
+SHAPES = {  # as in the config.json of Qwen/Qwen3-0.6B
+    "0.6b": {
+        "model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072,
+        "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
+        "max_position_embeddings": 40960, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+        "tie_word_embeddings": True,
+    },
+}
+# fmt: on
+
+
+class Ours:
+    """What is measured of our model: greedy ids without stop ids, and one pass over input_ids (1, T)."""
+
+    def __init__(self, model: Model):
+        self.model = model.eval().requires_grad_(False)
+
+    def say(self, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
+        options = {"max_new_tokens": new_tokens, "stop": (), "strategy": "static", "slots": len(prompts)}
+        return generate(self.model, prompts, **options).token_ids
+
+    @torch.inference_mode()
+    def read(self, input_ids: Tensor) -> None:
+        self.model(input_ids, state=self.model.new_state(1), last_only=True)
+
+
+class Theirs:
+    """The same of a model of transformers, called as its users call it: `generate` keeps no gradients by itself."""
+
+    def __init__(self, model):
+        from transformers import GenerationConfig
+
+        self.model = model.eval().requires_grad_(False)
+        self.model.generation_config = GenerationConfig(do_sample=False, pad_token_id=0)  # no stop ids, no penalties
+
+    def say(self, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
+        input_ids, attention_mask = (t.to(self.model.device) for t in left_pad(prompts, pad_id=0))
+        ids = self.model.generate(input_ids, attention_mask=attention_mask.long(), max_new_tokens=new_tokens)
+        return ids[:, input_ids.shape[1] :].tolist()
+
+    @torch.no_grad()
+    def read(self, input_ids: Tensor) -> None:
+        self.model(input_ids, use_cache=True, logits_to_keep=1)
+
+
+def load_twins(model: str | None, shape: str | None, dtype=None, device=None) -> tuple[Ours, Theirs]:
+    """Both sides of a model, which both read from its folder, or of a shape with random weights, which they share.
+
+    Raises QwenlabError in one line where either can't be had.
+    """
+    if (model is None) == (shape is None):
+        raise QwenlabError(f"{'neither' if model is None else 'both'} a model and a shape, expected one of them")
+    if shape is not None and shape not in SHAPES:
+        raise QwenlabError(f"shape is {shape!r}, expected one of {', '.join(SHAPES)}")
+    try:
+        from transformers import AutoConfig, AutoModelForCausalLM
+    except ModuleNotFoundError:
+        raise QwenlabError("transformers is not installed, expected: pip install 'qwenlab[peers]'") from None
+    device = choose_device(device)
+    dtype = choose_dtype(dtype, device)
+    if shape is None:
+        folder = find_checkpoint(model)
+        ours, _ = load(folder, dtype, device)
+        try:
+            theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+        except Exception as problem:  # each of its versions has its own kinds
+            reason = f"{type(problem).__name__}: {first_line(problem)}"
+            raise QwenlabError(f"{folder}: transformers can't read it ({reason})") from None
+        return Ours(ours), Theirs(theirs.to(device))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(**SHAPES[shape]), dtype=dtype).to(device)
+    with torch.device("meta"):  # shapes without numbers, as in `load`
+        ours = Model(Config.from_dict(SHAPES[shape]))
+    named = dict(theirs.named_parameters())
+    # The very same parameters: nothing is held twice, even where ours lays out a weight anew.
+    ours.load_state_dict({name: named[name] for name, _ in ours.named_parameters()}, assign=True)
+    return Ours(ours), Theirs(theirs)

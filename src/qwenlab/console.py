@@ -1,0 +1,52 @@
+"""What both commands, `qwenlab` and `python -m qwenlab.bench`, do alike: their streams, their errors, their status.
+
+Exit status: 0 done, 1 failed, 2 wrong input, 130 interrupted; whatever goes wrong is said in one line on stderr.
+"""
+
+import os
+import sys
+from typing import NoReturn
+
+import typer
+
+
+def run_app(app: typer.Typer, name: str, arguments: list[str] | None = None) -> NoReturn:
+    """Runs the command that `arguments` ask for (None: those of the process) and exits with its status."""
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed, as under some schedulers
+            setattr(sys, stream, open(os.devnull, "w"))
+        if hasattr(getattr(sys, stream), "reconfigure"):  # not every terminal can write every answer
+            getattr(sys, stream).reconfigure(errors="backslashreplace")
+    try:
+        arguments = sys.argv[1:] if arguments is None else arguments
+        status = app(arguments or ["--help"], prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
+        if status == 130:
+            say("interrupted")
+    except typer.Abort:  # what older versions of typer make of Ctrl-C
+        status = say("interrupted", 130)
+    except BrokenPipeError:  # whoever read our output has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
+    except ValueError as problem:  # QwenlabError, and what the library says about its arguments
+        status = say(problem, 2)
+    except Exception as problem:
+        if hasattr(problem, "format_message"):  # typer's own: an unknown option, a missing argument
+            status = say(problem.format_message(), getattr(problem, "exit_code", 2))
+        else:
+            status = say(f"{type(problem).__name__}: {problem}", 1)
+    sys.exit(status or 0)
+
+
+def say(what, status: int = 0) -> int:
+    """One line on stderr; stdout is for answers."""
+    print("qwenlab:", " ".join(str(what).split()), file=sys.stderr)
+    return status
+
+
+def whole_numbers(text: str, option: str) -> list[int]:
+    """ "1,2,4" -> [1, 2, 4]. Raises ValueError in one line that names the option."""
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{option} is {text!r}, expected whole numbers with commas, as in 1,2,4,8") from None
