@@ -25,6 +25,18 @@ SHAPE = {
     "initializer_range": 0.2,
     "eos_token_id": [300, 301],
 }
+HYBRID = {  # three linear layers and a full one, more value than key heads, keys of another size than values
+    **SHAPE,
+    "model_type": "qwen3_5_text",
+    "num_hidden_layers": 4,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+    "linear_conv_kernel_dim": 4,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+}
 PAD = 301  # also a stop id, as Qwen3's <|endoftext|> is
 
 

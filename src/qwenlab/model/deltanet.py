@@ -1,0 +1,157 @@
+"""Gated DeltaNet: attention's place taken by a memory of fixed size (Yang, Kautz and Hatamizadeh, arXiv:2412.06464).
+
+Each head keeps a matrix S that answers a key with a value. A token first lets S fade, then looks up what S says
+about its key, and corrects S towards its own value: S <- decay S; S <- S + k beta (v - S^T k). It reads S^T q.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qwenlab.model.call import Call
+from qwenlab.model.config import Config
+from qwenlab.model.layers import RMSNorm, constant
+from qwenlab.model.linear import Joined
+
+# Published in float32 whatever the other tensors are: small changes here add up over the tokens.
+KEPT_FLOAT32 = ("linear_attn.A_log", "linear_attn.norm.weight")
+
+
+class DeltaNet(nn.Module):
+    """Qwen3.5's linear attention: short convolution, delta rule, gated norm. Key heads serve equal runs of value heads.
+
+    A row's state is its "window", the K - 1 last inputs of the convolution, and its "memory", S of every value head.
+    """
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.key_heads, self.value_heads = config.linear_num_key_heads, config.linear_num_value_heads
+        self.key_dim, self.value_dim = config.linear_key_head_dim, config.linear_value_head_dim
+        self.keys, self.values = self.key_heads * self.key_dim, self.value_heads * self.value_dim
+        channels = 2 * self.keys + self.values
+        self.widths = [channels, self.values, self.value_heads, self.value_heads]
+        names = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"]
+        for name, width in zip(names, self.widths, strict=True):
+            self.add_module(name, nn.Linear(config.hidden_size, width, bias=False))
+        self.joined = Joined(*names)
+        self.conv1d = nn.Conv1d(channels, channels, config.linear_conv_kernel_dim, groups=channels, bias=False)
+        # As the authors start them: heads that remember for 1 to 1,000 tokens or more.
+        rate = torch.empty(self.value_heads).uniform_(math.log(0.001), math.log(0.1)).exp()
+        self.dt_bias = nn.Parameter(rate + (-torch.expm1(-rate)).log())  # softplus of it is `rate`
+        self.A_log = nn.Parameter(torch.empty(self.value_heads).uniform_(0.01, 16).log())
+        # The queries' 1 / sqrt(key_dim) is left out: this norm divides by the size anyway, so only its eps notices.
+        self.norm = RMSNorm(self.value_dim, config.rms_norm_eps * self.key_dim)
+        self.out_proj = nn.Linear(self.values, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor, call: Call, layer: int) -> Tensor:
+        """x (B * W, hidden) to the same. `layer` is this layer's number: where the state keeps window and memory."""
+        batch = call.batch
+        qkv, z, b, a = self.joined(self, x).split(self.widths, dim=-1)
+        window, memory = call.recall(layer) or self.empty(qkv, batch)
+        inputs = torch.cat((window, qkv.view(batch, -1, qkv.shape[-1])), 1)  # (B, K - 1 + W, channels)
+        mixed = F.silu(convolve(inputs, self.conv1d.weight.squeeze(1).t()))  # (B, W, channels), float32
+        width = mixed.shape[1]
+
+        qk = unit(mixed[..., : 2 * self.keys].view(batch, width, 2 * self.key_heads, self.key_dim))
+        q, k = qk.chunk(2, dim=2)  # (B, W, key heads, key_dim)
+        if self.key_heads < self.value_heads:
+            q, k = (part.repeat_interleave(self.value_heads // self.key_heads, dim=2) for part in (q, k))
+        v = mixed[..., 2 * self.keys :].view(batch, width, self.value_heads, self.value_dim)
+        g, beta = log_decay(a, self.A_log, self.dt_bias), b.float().sigmoid()  # (B * W, value heads)
+        if call.real is not None:  # a pad lets nothing fade and writes nothing: S stays as it is, bit by bit
+            pads = ~call.real.view(-1, 1)
+            g, beta = g.masked_fill(pads, 0), beta.masked_fill(pads, 0)
+
+        # Every row's every head by itself: (B * value heads, W, ...)
+        q, k, v = (part.transpose(1, 2).reshape(batch * self.value_heads, width, -1) for part in (q, k, v))
+        g, beta = (part.view(batch, width, -1).transpose(1, 2).reshape(-1, width) for part in (g, beta))
+        lines = memory.view(-1, self.key_dim, self.value_dim)
+        if width == 1 and call.state is not None:
+            out = delta_step(q, k, v, g.exp(), beta, lines)
+        else:
+            out, lines = delta_chunks(q, k, v, g, beta, lines, call.chunk)
+        call.keep(layer, inputs, lines.view(memory.shape))
+
+        out = out.view(batch, self.value_heads, width, -1).transpose(1, 2)  # (B, W, value heads, value_dim)
+        out = self.norm(out) * F.silu(z.float().view(out.shape))
+        return self.out_proj(out.view(len(x), -1).to(x.dtype))  # (B * W, values) -> (B * W, hidden)
+
+
+def convolve(inputs: Tensor, taps: Tensor) -> Tensor:
+    """Short causal convolution, every channel by itself, in float32: (B, K - 1 + W, C), taps (K, C) to (B, W, C).
+
+    The first K - 1 inputs are those before this call's, or zeros.
+    """
+    inputs, taps = inputs.float(), taps.float()
+    width = inputs.shape[1] - len(taps) + 1
+    if width == 1:
+        return (inputs * taps).sum(1, keepdim=True)
+    taps = taps.contiguous()  # channels beside each other, as the inputs have them
+    out = inputs[:, :width] * taps[0]
+    for place in range(1, len(taps)):
+        out.addcmul_(inputs[:, place : place + width], taps[place])
+    return out
+
+
+def unit(x: Tensor) -> Tensor:
+    """x / |x| over the last dimension, with 1e-6 added to the square of |x|."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x * torch.addcmul(constant(1e-6, x.device), norm, norm).rsqrt()
+
+
+def log_decay(a: Tensor, A_log: Tensor, dt_bias: Tensor) -> Tensor:
+    """-e^A_log softplus(a + dt_bias), never above 0, in float32: a (N, heads), the others (heads,)."""
+    return F.softplus(a.float() + dt_bias.float()) * -A_log.float().exp()
+
+
+def delta_step(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, memory: Tensor) -> Tensor:
+    """The gated delta rule for one token; changes `memory` (N, Dk, Dv) in place, N = rows x heads.
+
+    q, k (N, 1, Dk), k of length 1; v (N, 1, Dv); decay, beta (N, 1). Returns S^T q (N, 1, Dv).
+    """
+    memory.mul_(decay[..., None])
+    error = torch.baddbmm(v, k, memory, alpha=-1)  # v - S^T k
+    memory.baddbmm_(k.transpose(1, 2), error * beta[..., None])
+    return torch.bmm(q, memory)
+
+
+def delta_steps(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """The rule token by token: the slow obvious path beside `delta_chunks`, with its arguments and results."""
+    memory, out = memory.clone(), []
+    for t in range(q.shape[1]):
+        now = slice(t, t + 1)
+        out.append(delta_step(q[:, now], k[:, now], v[:, now], g[:, now].exp(), beta[:, now], memory))
+    return torch.cat(out, 1), memory
+
+
+def delta_chunks(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor, chunk: int = 64
+) -> tuple[Tensor, Tensor]:
+    """The rule for many tokens, `chunk` of them at a time as matrix products (Yang et al., arXiv:2406.06484).
+
+    q, k (N, W, Dk), k of length 1; v (N, W, Dv); g (N, W) the log of the decay, not above 0; beta (N, W);
+    memory (N, Dk, Dv), left as it is. Returns S^T q after each token (N, W, Dv) and the new memory.
+    """
+    out = []
+    for tokens in zip(*(x.split(chunk, dim=1) for x in (q, k, v, g, beta)), strict=True):
+        said, memory = delta_chunk(*tokens, memory)
+        out.append(said)
+    return torch.cat(out, 1), memory
+
+
+def delta_chunk(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """One chunk of `delta_chunks`. Token i writes d_i = beta_i (v_i - what S says to k_i), and S holds the start's
+    memory and the earlier tokens' d_j, all faded since: linear equations in d, solved from the first token on."""
+    total = g.double().cumsum(1)  # fading since the chunk began; long sums lose the small differences in float32
+    between = (total[:, :, None] - total[:, None]).float()  # (N, L, L): fading from token j to token i
+    later = torch.ones(between.shape[1:], dtype=torch.bool, device=g.device).triu(1)
+    between = between.masked_fill(later, float("-inf")).exp()  # masked before exp: later ones might be infinite
+    since, until = total.exp().float()[..., None], (total[:, -1:] - total).exp().float()[..., None]  # (N, L, 1)
+    beta, keys = beta[..., None], k.transpose(1, 2)
+    equations = beta * (k @ keys) * between  # (N, L, L), read below the diagonal only, with 1 on it
+    wanted = beta * torch.baddbmm(v, k * since, memory, alpha=-1)  # (N, L, Dv)
+    written = torch.linalg.solve_triangular(equations, wanted, upper=False, unitriangular=True)  # d (N, L, Dv)
+    out = torch.baddbmm(((q @ keys) * between) @ written, q * since, memory)
+    return out, torch.baddbmm(memory * since[:, -1:], (k * until).transpose(1, 2), written)
