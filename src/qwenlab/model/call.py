@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qwenlab.model.kernels import sdpa
-from qwenlab.model.state import State
+from qwenlab.model.state import GROWING, State
 
 
 @dataclass
@@ -32,6 +32,8 @@ class Call:
     keys: int = 0  # K
     places: Tensor | None = None  # (N * KVH,) which line of the state's tensors each real token's heads become
     real: Tensor | None = None  # (B, W) bool, None where every token is real
+    chunk: int = 64  # tokens that DeltaNet takes at a time
+    spoils: bool = False  # whether something that can't be had back was overwritten
 
     def remember(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Stores this call's keys and values (B, W, KVH, D) and returns the rows' whole (B, KVH, K, D)."""
@@ -47,12 +49,24 @@ class Call:
             both.append(held[self.rows].narrow(2, 0, self.keys))
         return both[0], both[1]
 
+    def recall(self, layer: int) -> dict[str, Tensor]:
+        """The rows' window and memory; views, through which they are changed, where the rows stand together."""
+        return {name: held[self.rows] for name, held in self.state.layers[layer].items()}
+
+    def replace(self, layer: int, **new: Tensor) -> None:
+        """Writes the rows' new window or memory."""
+        for name, tensor in new.items():
+            self.state.layers[layer][name][self.rows] = tensor
+
     def take_back(self) -> None:
-        """Empties what `remember` stored: for a call that broke off. What it left there might be NaN."""
-        if self.state is not None:
-            for layer in self.state.layers:
-                for held in layer.values():
-                    held.view(-1, held.shape[3]).index_fill_(0, self.places, 0)
+        """For a call that broke off: empties what `remember` stored, which might be NaN, and owns up to the rest."""
+        if self.state is None:
+            return
+        if self.spoils:
+            self.state.spoiled |= set(torch.arange(self.state.batch_size)[self.rows].tolist())
+        for layer in self.state.layers:
+            for name in GROWING & layer.keys():
+                layer[name].view(-1, layer[name].shape[3]).index_fill_(0, self.places, 0)
 
 
 def close_up(input_ids: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -78,7 +92,7 @@ def plan(model, width: int, counts: Tensor, real: Tensor | None, state: State | 
     device, attention, batch = model.device, model.attention_function, len(counts)
     if state is None:
         positions = torch.arange(width, device=device)[None]  # (1, W): every row starts at 0
-        return Call(attention, batch, *model.rotary.at(positions, width, model.dtype), None)
+        return Call(attention, batch, *model.rotary.at(positions, width, model.dtype), None, chunk=model.chunk)
     rows = find_rows(state, rows, batch)
     starts = state.lengths[rows]  # (B,)
     first, last = (int(edge) for edge in torch.aminmax(starts))
@@ -100,7 +114,7 @@ def plan(model, width: int, counts: Tensor, real: Tensor | None, state: State | 
     places = state.lines[rows] + positions[..., None]  # (B, W, KVH)
     places = (places if real is None else places[real]).flatten()
     cos, sin = model.rotary.at(positions, last + width, model.dtype)
-    return Call(attention, batch, cos, sin, mask, state, rows, keys, places, real)
+    return Call(attention, batch, cos, sin, mask, state, rows, keys, places, real, model.chunk)
 
 
 def find_rows(state: State, rows, batch: int) -> slice | Tensor:
@@ -114,6 +128,11 @@ def find_rows(state: State, rows, batch: int) -> slice | Tensor:
         named = len(index)
         if len(index.unique()) != named:
             raise ValueError(f"rows names a row twice: {index.tolist()}")
+    if state.spoiled and (lost := state.spoiled.intersection(torch.arange(state.batch_size)[index].tolist())):
+        raise ValueError(
+            f"row {min(lost)} is spoiled: a call broke off while it changed the row's memory; reset the row, or put a "
+            "snapshot back"
+        )
     if named != batch:
         raise ValueError(f"input_ids has {batch} rows, rows names {named} of the state")
     return index

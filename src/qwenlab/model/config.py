@@ -44,8 +44,8 @@ class Config:
     linear_conv_kernel_dim: int = 0
 
     @property
-    def newer(self) -> bool:
-        """Whether this is Qwen3.5: norms centred on 0, attention with an output gate."""
+    def is_qwen3_5(self) -> bool:
+        """Norms whose weight is centred on 0, and attention with an output gate."""
         return self.model_type != "qwen3"
 
     @property

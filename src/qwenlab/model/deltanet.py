@@ -49,8 +49,8 @@ class DeltaNet(nn.Module):
         """x (B * W, hidden) to the same. `layer` is this layer's number: where the state keeps window and memory."""
         batch = call.batch
         qkv, z, b, a = self.joined(self, x).split(self.widths, dim=-1)
-        window, memory = call.recall(layer) or self.empty(qkv, batch)
-        inputs = torch.cat((window, qkv.view(batch, -1, qkv.shape[-1])), 1)  # (B, K - 1 + W, channels)
+        held = self.empty(qkv, batch) if call.state is None else call.recall(layer)
+        inputs = torch.cat((held["window"], qkv.view(batch, -1, qkv.shape[-1])), 1)  # (B, K - 1 + W, channels)
         mixed = F.silu(convolve(inputs, self.conv1d.weight.squeeze(1).t()))  # (B, W, channels), float32
         width = mixed.shape[1]
 
@@ -67,16 +67,36 @@ class DeltaNet(nn.Module):
         # Every row's every head by itself: (B * value heads, W, ...)
         q, k, v = (part.transpose(1, 2).reshape(batch * self.value_heads, width, -1) for part in (q, k, v))
         g, beta = (part.view(batch, width, -1).transpose(1, 2).reshape(-1, width) for part in (g, beta))
-        lines = memory.view(-1, self.key_dim, self.value_dim)
-        if width == 1 and call.state is not None:
-            out = delta_step(q, k, v, g.exp(), beta, lines)
+        memory = held["memory"].view(-1, self.key_dim, self.value_dim)
+        if call.state is None:
+            out, _ = delta_chunks(q, k, v, g, beta, memory, call.chunk)
         else:
-            out, lines = delta_chunks(q, k, v, g, beta, lines, call.chunk)
-        call.keep(layer, inputs, lines.view(memory.shape))
+            call.spoils = True
+            call.replace(layer, window=last_inputs(inputs, width, call.real))
+            if width == 1:
+                out = delta_step(q, k, v, g.exp(), beta, memory)
+            else:
+                out, memory = delta_chunks(q, k, v, g, beta, memory, call.chunk)
+            if width > 1 or isinstance(call.rows, Tensor):  # else it was changed in place
+                call.replace(layer, memory=memory.view(held["memory"].shape))
 
         out = out.view(batch, self.value_heads, width, -1).transpose(1, 2)  # (B, W, value heads, value_dim)
         out = self.norm(out) * F.silu(z.float().view(out.shape))
-        return self.out_proj(out.view(len(x), -1).to(x.dtype))  # (B * W, values) -> (B * W, hidden)
+        return self.out_proj(out.reshape(len(x), -1).to(x.dtype))  # (B * W, values) -> (B * W, hidden)
+
+    def empty(self, like: Tensor, batch: int) -> dict[str, Tensor]:
+        """What a row starts from."""
+        window = like.new_zeros(batch, self.conv1d.kernel_size[0] - 1, like.shape[-1])
+        memory = torch.zeros(batch, self.value_heads, self.key_dim, self.value_dim, device=like.device)
+        return {"window": window, "memory": memory}
+
+
+def last_inputs(inputs: Tensor, width: int, real: Tensor | None) -> Tensor:
+    """The next call's window: of inputs (B, K - 1 + W, C) the K - 1 that end with each row's last real one."""
+    if real is None:
+        return inputs[:, width:]
+    ends = real.sum(1, keepdim=True) + torch.arange(inputs.shape[1] - width, device=inputs.device)  # (B, K - 1)
+    return inputs[torch.arange(len(inputs), device=inputs.device)[:, None], ends]
 
 
 def convolve(inputs: Tensor, taps: Tensor) -> Tensor:

@@ -11,18 +11,24 @@ from qwenlab.model.linear import Joined
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) * weight over the last dimension, computed in float32 (Zhang & Sennrich, arXiv:1910.07467)."""
+    """x / rms(x) * weight over the last dimension, computed in float32 (Zhang & Sennrich, arXiv:1910.07467).
 
-    def __init__(self, size: int, eps: float):
+    Qwen3.5 stores weight - 1 (`around_zero`), so that weight decay draws towards doing nothing.
+    """
+
+    def __init__(self, size: int, eps: float, around_zero: bool = False):
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
+        self.weight = nn.Parameter(torch.zeros(size) if around_zero else torch.ones(size))
+        self.eps, self.around_zero = eps, around_zero
 
     def forward(self, x: Tensor) -> Tensor:
         # Small operations cost their start, not their work, so there are as few as can be.
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)  # the root of the sum of squares
         scale = torch.addcmul(constant(self.eps, x.device), norm, norm, value=1 / x.shape[-1]).rsqrt()
-        return (x * scale).to(x.dtype) * self.weight
+        normed = x * scale
+        if self.around_zero:
+            return torch.addcmul(normed, normed, self.weight).to(x.dtype)
+        return normed.to(x.dtype) * self.weight
 
 
 @cache
@@ -50,11 +56,12 @@ class MLP(nn.Module):
 class Rotary:
     """Cosine and sine of every position's angles, looked up once a call (RoFormer, arXiv:2104.09864).
 
-    The table grows by doubling to the highest position asked for. It holds constants only.
+    The table grows by doubling to the highest position asked for. It holds constants only. Of a head's `head_dim`
+    features the first `turned` are turned; the others get cosine 1 and sine 0.
     """
 
-    def __init__(self, head_dim: int, theta: float):
-        self.head_dim, self.theta = head_dim, theta
+    def __init__(self, head_dim: int, theta: float, turned: int | None = None):
+        self.head_dim, self.theta, self.turned = head_dim, theta, turned or head_dim
         self.cos = self.sin = torch.empty(0)
 
     def at(self, positions: Tensor, highest: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -70,15 +77,22 @@ class Rotary:
 
     def angles(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """The same without a table, for positions of any shape (...) and value, below 0 too: (..., 1, head_dim)."""
-        pairs = torch.arange(0, self.head_dim, 2, device=positions.device, dtype=torch.float32)
-        frequencies = 1.0 / self.theta ** (pairs / self.head_dim)  # (head_dim / 2,)
-        angles = positions[..., None, None].float() * frequencies  # (..., 1, head_dim / 2)
-        cos, sin = angles.cos(), angles.sin()
+        pairs = torch.arange(0, self.turned, 2, device=positions.device, dtype=torch.float32)
+        frequencies = 1.0 / self.theta ** (pairs / self.turned)  # (turned / 2,)
+        angles = positions[..., None, None].float() * frequencies  # (..., 1, turned / 2)
+        cos, sin, rest = angles.cos(), angles.sin(), (0, self.head_dim - self.turned)
         # (..., 1, head_dim): laid out for `rotate`, the minus of the first half already in
-        return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
+        cos, sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+        return F.pad(cos, rest, value=1.0).to(dtype), F.pad(sin, rest).to(dtype)
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turns x (B, T, heads, head_dim) by its position. Qwen pairs feature i with i + head_dim / 2 (half-split):
-    (a, b) becomes (a cos - b sin, b cos + a sin), here as (a, b) * cos + (b, a) * (-sin, sin)."""
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
+    """Turns the first `turned` features of x (B, T, heads, head_dim) by its position. Qwen pairs feature i with
+    i + turned / 2 (half-split): (a, b) becomes (a cos - b sin, b cos + a sin), here as (a, b) * cos +
+    (b, a) * (-sin, sin). What is not turned stays: its cosine is 1, its sine 0."""
+    half = turned // 2
+    if turned == x.shape[-1]:
+        other = x.roll(half, -1)
+    else:
+        other = torch.cat((x[..., half:turned], x[..., :half], x[..., turned:]), -1)
+    return torch.addcmul(x * cos, other, sin)

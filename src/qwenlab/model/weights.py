@@ -77,7 +77,7 @@ def dtype_of(name: str, dtype: torch.dtype | None) -> torch.dtype | None:
 
 def language_model(files: dict[str, Path], config) -> tuple[dict[str, tuple[str, Path]], list[str]]:
     """Our name of each tensor to its name in the file and the file, and the names of what the model has no use for."""
-    unused = (*(OTHER_PARTS if config.newer else ()), *(["lm_head.weight"] if config.tie_word_embeddings else ()))
+    unused = (*(OTHER_PARTS if config.is_qwen3_5 else ()), *(["lm_head.weight"] if config.tie_word_embeddings else ()))
     published, ignored = {}, []
     for name, path in files.items():
         ours = name.replace(NESTED, "model.", 1)
