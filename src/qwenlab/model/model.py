@@ -68,7 +68,7 @@ class Model(nn.Module):
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Embedding | nn.Conv1d):
+            if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=config.initializer_range)
 
     @property
