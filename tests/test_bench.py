@@ -197,7 +197,7 @@ def test_the_published_size_is_counted_without_its_weights():
 
 
 def test_the_published_hybrid_s_memory_counts_whatever_the_context():
-    """The 0.8B's text part: 752,393,024 parameters, a row's memories 18.0 MiB, its windows 0.6, 12,288 bytes a token."""
+    """The 0.8B's text part: 752,393,024 parameters; a row's memories are 18.0 MiB, 12,288 bytes more a token."""
     shape = dict(vocab_size=248320, hidden_size=1024, intermediate_size=3584, num_hidden_layers=24, layer_types=None)
     shape |= dict(num_attention_heads=8, num_key_value_heads=2, head_dim=256, linear_num_key_heads=16)
     shape |= dict(linear_num_value_heads=16, linear_key_head_dim=128, linear_value_head_dim=128)
