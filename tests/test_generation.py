@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from helpers import alone_greedy, alone_logits, count, random_model, random_prompts
+from helpers import FAMILIES, alone_greedy, alone_logits, count, random_prompts
 
 import qwenlab
 from qwenlab.batching.generation import POLICIES
@@ -135,9 +135,10 @@ def test_settings_may_be_arrays_or_tensors(dense):
             assert qwenlab.generate(dense, prompts, **{**base, name: kind(values[0])}).token_ids == one
 
 
-def test_the_context_limit():
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_context_limit(family):
     """Case 9: limit 16, prompt 10, 10 asked: 6 new, "length"; pads use up none of it; 16 is refused."""
-    model = random_model(seed=3, max_position_embeddings=16)
+    model = FAMILIES[family](seed=3, max_position_embeddings=16)
     prompt = list(range(10))
     for neighbours in ([], [list(range(15))]):
         result = qwenlab.generate(model, [prompt, *neighbours], max_new_tokens=10, stop=())
@@ -148,6 +149,15 @@ def test_the_context_limit():
     assert qwenlab.generate(model, [list(range(16))], max_new_tokens=0).token_ids == [[]]
     with pytest.raises(ValueError, match="prompt 0 has 17 tokens"):
         qwenlab.generate(model, [list(range(17))], max_new_tokens=0)
+
+
+def test_a_row_that_is_used_again_starts_anew(model):
+    """Case 18: one slot, requests A, B, A: both As say the same, with nothing of B's in keys, window or memory."""
+    first, second = [7, 7, 9, 4], [9, 2]
+    for strategy in POLICIES:
+        result = qwenlab.generate(model, [first, second, first], max_new_tokens=6, stop=(), slots=1, strategy=strategy)
+        assert result.token_ids[0] == result.token_ids[2] == alone_greedy(model, first, 6)
+        assert result[0].logprobs == result[2].logprobs
 
 
 def test_no_prompts_is_an_empty_result(dense):

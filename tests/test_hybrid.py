@@ -7,8 +7,7 @@ import pytest
 import torch
 from helpers import HYBRID, alone_logits, difference, random_hybrid, random_model, random_prompts, rectangle
 from safetensors.torch import load_file, save_file
-from small_checkpoint import VOCAB
-from small_tokenizer import write_small_tokenizer
+from small_checkpoint import write_multimodal_checkpoint
 
 import qwenlab
 from qwenlab.model import deltanet
@@ -297,25 +296,7 @@ def test_saved_and_loaded_again(tmp_path):
 
 @pytest.fixture
 def multimodal(tmp_path):
-    """A checkpoint in the published layout: text fields nested, eyes and a second head beside the text, in shards."""
-    text = {**HYBRID, "vocab_size": VOCAB, "eos_token_id": 3}
-    model = random_model(**text)
-    tensors = {name.replace("model.", "model.language_model.", 1): p for name, p in model.named_parameters()}
-    tensors = {n: p if n.endswith(("A_log", "linear_attn.norm.weight")) else p.bfloat16() for n, p in tensors.items()}
-    for name in ("model.visual.patch_embed.proj.weight", "model.visual.blocks.0.attn.qkv.weight", "mtp.fc.weight"):
-        tensors[name] = torch.randn(3, 3)
-    tensors["mtp.layers.0.self_attn.q_proj.weight"] = torch.ones(2, dtype=torch.uint8)  # may even be quantised
-    weight_map = {
-        name: f"model-0000{number % 3 + 1}-of-00003.safetensors" for number, name in enumerate(sorted(tensors))
-    }
-    for file in set(weight_map.values()):
-        save_file({name: tensors[name].contiguous() for name in tensors if weight_map[name] == file}, tmp_path / file)
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    outer = {"model_type": "qwen3_5", "text_config": text, "vision_config": {}, "tie_word_embeddings": True}
-    (tmp_path / "config.json").write_text(json.dumps(outer))
-    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 3]}))
-    write_small_tokenizer(tmp_path)
-    return tmp_path, text, weight_map
+    return tmp_path, *write_multimodal_checkpoint(tmp_path)
 
 
 def test_a_multimodal_checkpoint_gives_its_language_model(multimodal):

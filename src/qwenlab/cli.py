@@ -5,7 +5,9 @@ Commands import what they need when they run, so that `qwenlab --help` answers a
 """
 
 import os
+import re
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -108,6 +110,7 @@ def generate(
     if output is not None:
         prompt_file.check_writable(output, file)
     network, tokenizer = load(model, dtype, device)
+    say_ignored(model, network.ignored)
     limit = network.config.max_position_embeddings
     ids = prompt_file.encode_prompts(prompts, file, tokenizer, limit, thinking=not no_thinking, raw=raw)
     options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
@@ -169,6 +172,7 @@ def measure(
     if threads is not None:
         torch.set_num_threads(whole(threads, "--threads", 1))
     network, _ = load(model, dtype, device)
+    say_ignored(model, network.ignored)
     result = sweep(network, sizes, prompt_tokens, new_tokens, repeats=repeats, progress=True)
     print(json.dumps({"model": model, **asdict(result)}))
 
@@ -179,6 +183,14 @@ def batch_sizes(text: str) -> list[int]:
         return [int(size) for size in text.split(",")]
     except ValueError:
         raise ValueError(f"--batch is {text!r}, expected whole numbers with commas, as in 1,2,4,8") from None
+
+
+def say_ignored(model: str, names: list[str]) -> None:
+    """Which parts of a checkpoint have no use here, each with its number of tensors: the eyes of a multimodal one."""
+    parts = Counter(re.match(r"(model\.)?\w+", name)[0] for name in names)
+    if parts:
+        told = [f"{part} ({many} tensor{'s' * (many > 1)})" for part, many in parts.items()]
+        say(f"{model}: ignored {', '.join(told)}")
 
 
 def count(things: list, name: str) -> str:
