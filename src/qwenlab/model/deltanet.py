@@ -164,14 +164,13 @@ def delta_chunks(
 def delta_chunk(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
     """One chunk of `delta_chunks`. Token i writes d_i = beta_i (v_i - what S says to k_i), and S holds the start's
     memory and the earlier tokens' d_j, all faded since: linear equations in d, solved from the first token on."""
-    total = g.double().cumsum(1)  # fading since the chunk began; long sums lose the small differences in float32
-    between = (total[:, :, None] - total[:, None]).float()  # (N, L, L): fading from token j to token i
-    later = torch.ones(between.shape[1:], dtype=torch.bool, device=g.device).triu(1)
-    between = between.masked_fill(later, float("-inf")).exp()  # masked before exp: later ones might be infinite
-    since, until = total.exp().float()[..., None], (total[:, -1:] - total).exp().float()[..., None]  # (N, L, 1)
+    since = g.cumsum(1).exp()[..., None]  # (N, L, 1): what is left at token i of what stood there before the chunk
+    # (N, L, L): what is left at token i of what token j wrote. The sums are of what lies between: differences of sums
+    # from the start would lose the small ones behind the large.
+    between = g[..., None].expand(-1, -1, g.shape[1]).tril(-1).cumsum(1).exp().tril()
     beta, keys = beta[..., None], k.transpose(1, 2)
     equations = beta * (k @ keys) * between  # (N, L, L), read below the diagonal only, with 1 on it
     wanted = beta * torch.baddbmm(v, k * since, memory, alpha=-1)  # (N, L, Dv)
     written = torch.linalg.solve_triangular(equations, wanted, upper=False, unitriangular=True)  # d (N, L, Dv)
     out = torch.baddbmm(((q @ keys) * between) @ written, q * since, memory)
-    return out, torch.baddbmm(memory * since[:, -1:], (k * until).transpose(1, 2), written)
+    return out, torch.baddbmm(memory * since[:, -1:], keys * between[:, -1:], written)
