@@ -109,11 +109,8 @@ def text_part(values: dict, source: str) -> dict:
         return values
     if not isinstance(inner, dict):
         raise ConfigError(f"{source}: text_config is {inner!r}, expected a dict")
-    return {
-        **values,
-        **inner,
-        "tie_word_embeddings": values.get("tie_word_embeddings", inner.get("tie_word_embeddings")),
-    }
+    tied = values.get("tie_word_embeddings", inner.get("tie_word_embeddings"))
+    return {**values, **inner, "tie_word_embeddings": tied}
 
 
 def find_rope(values: dict) -> dict:
@@ -153,31 +150,27 @@ def refuse_what_is_not_computed(values: dict, source: str) -> None:
         if not isinstance(values.get(name) or kind(), kind):
             raise ConfigError(f"{source}: {name} is {values[name]!r}, expected a {kind.__name__}")
     rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
-    rope_type = rope.get("rope_type", rope.get("type", "default"))
-    wrong = {
-        "rope_type": rope_type if rope_type != "default" else None,
-        "hidden_act": values.get("hidden_act") if values.get("hidden_act", "silu") != "silu" else None,
-        "attention_bias": values.get("attention_bias") or None,
-        "use_sliding_window": values.get("use_sliding_window") or None,
-        "attn_output_gate": False
-        if values.get("attn_output_gate") is False and values["model_type"] != "qwen3"
-        else None,
+    older = values["model_type"] == "qwen3"
+    computed = {
+        "rope_type": ["default"],
+        "hidden_act": ["silu"],
+        "attention_bias": [False],
+        "use_sliding_window": [False],
+        "attn_output_gate": [not older],
+        "layer_types": KINDS[:1] if older else KINDS,
     }
-    known = KINDS[:1] if values["model_type"] == "qwen3" else KINDS
-    others = [kind for kind in values.get("layer_types") or () if kind not in known]
-    wrong["layer_types"] = others[0] if others else None
-    for name, value in wrong.items():
-        if value is not None:
-            raise ConfigError(f"{source}: {name} {value!r} is not supported for model_type {values['model_type']!r}")
+    asked = {**values, "rope_type": rope.get("rope_type", rope.get("type"))}
+    for name, known in computed.items():
+        for value in asked.get(name) or () if name == "layer_types" else [asked.get(name)]:
+            if value is not None and value not in known:
+                raise ConfigError(f"{source}: {name} {value!r} is not supported for model_type {asked['model_type']!r}")
 
 
 def refuse_what_does_not_fit(config: Config, source: str) -> None:
     """Raises ConfigError for sizes that can't be of one model."""
-    for part, whole in (
-        ("num_key_value_heads", "num_attention_heads"),
-        ("linear_num_key_heads", "linear_num_value_heads"),
-    ):
-        few, many = getattr(config, part), getattr(config, whole)
+    pairs = {"num_attention_heads": "num_key_value_heads", "linear_num_value_heads": "linear_num_key_heads"}
+    for whole, part in pairs.items():
+        many, few = getattr(config, whole), getattr(config, part)
         if few and many % few:
             raise ConfigError(f"{source}: {whole} {many} is not a multiple of {part} {few}")
     if config.head_dim % 2:
