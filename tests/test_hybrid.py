@@ -133,17 +133,17 @@ def test_a_ragged_second_part(loud, side):
 @pytest.mark.parametrize("pad", [0, 319, 7])
 def test_pads_leave_memory_and_window_bit_by_bit(loud, pad, steps):
     """Case 13: five masked pads after a b c, whatever their embedding, alone or beside a row that goes on."""
-    for rows in (1, 3):
-        state = loud.new_state(rows)
-        loud(torch.tensor([[5, 9, 77]] * rows), state=state)
-        before = [t.clone() for t in held(state, 0)]
+    for rows in ([0], [0, 1, 2], [2, 0, 1]):  # as a block, and one by one
+        state = loud.new_state(len(rows))
+        loud(torch.tensor([[5, 9, 77]] * len(rows)), state=state)
+        before = [t.clone() for t in held(state, rows[0])]
         for width in steps:
-            ids = torch.full((rows, width), pad)
-            mask = torch.zeros(rows, width, dtype=torch.bool)
+            ids = torch.full((len(rows), width), pad)
+            mask = torch.zeros(len(rows), width, dtype=torch.bool)
             mask[1:] = True
-            loud(ids, mask, state)
-        assert all(torch.equal(was, now) for was, now in zip(before, held(state, 0), strict=True))
-        assert rows == 1 or not torch.equal(held(state, 1)[1], before[1])
+            loud(ids, mask, state, rows=rows if rows[0] else range(len(rows)))
+        assert all(torch.equal(was, now) for was, now in zip(before, held(state, rows[0]), strict=True))
+        assert len(rows) == 1 or not torch.equal(held(state, rows[1])[1], before[1])
 
 
 def test_a_window_is_the_last_real_inputs():
