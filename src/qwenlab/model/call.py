@@ -49,9 +49,10 @@ class Call:
             both.append(held[self.rows].narrow(2, 0, self.keys))
         return both[0], both[1]
 
-    def recall(self, layer: int) -> dict[str, Tensor]:
-        """The rows' window and memory; views, through which they are changed, where the rows stand together."""
-        return {name: held[self.rows] for name, held in self.state.layers[layer].items()}
+    def recall(self, layer: int) -> tuple[Tensor, Tensor]:
+        """The rows' window and memory; where the rows stand together views, through which they are changed."""
+        held = self.state.layers[layer]
+        return held["window"][self.rows], held["memory"][self.rows]
 
     def replace(self, layer: int, **new: Tensor) -> None:
         """Writes the rows' new window or memory."""
@@ -65,7 +66,7 @@ class Call:
         if self.spoils:
             self.state.spoiled |= set(torch.arange(self.state.batch_size)[self.rows].tolist())
         for layer in self.state.layers:
-            for name in GROWING & layer.keys():
+            for name in layer.keys() & GROWING:
                 layer[name].view(-1, layer[name].shape[3]).index_fill_(0, self.places, 0)
 
 

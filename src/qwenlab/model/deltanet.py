@@ -49,8 +49,12 @@ class DeltaNet(nn.Module):
         """x (B * W, hidden) to the same. `layer` is this layer's number: where the state keeps window and memory."""
         batch = call.batch
         qkv, z, b, a = self.joined(self, x).split(self.widths, dim=-1)
-        held = self.empty(qkv, batch) if call.state is None else call.recall(layer)
-        inputs = torch.cat((held["window"], qkv.view(batch, -1, qkv.shape[-1])), 1)  # (B, K - 1 + W, channels)
+        if call.state is None:
+            window = qkv.new_zeros(batch, self.conv1d.kernel_size[0] - 1, self.widths[0])
+            memory = x.new_zeros(batch, self.value_heads, self.key_dim, self.value_dim, dtype=torch.float32)
+        else:
+            window, memory = call.recall(layer)
+        inputs = torch.cat((window, qkv.view(batch, -1, self.widths[0])), 1)  # (B, K - 1 + W, channels)
         mixed = F.silu(convolve(inputs, self.conv1d.weight.squeeze(1).t()))  # (B, W, channels), float32
         width = mixed.shape[1]
 
@@ -67,28 +71,22 @@ class DeltaNet(nn.Module):
         # Every row's every head by itself: (B * value heads, W, ...)
         q, k, v = (part.transpose(1, 2).reshape(batch * self.value_heads, width, -1) for part in (q, k, v))
         g, beta = (part.view(batch, width, -1).transpose(1, 2).reshape(-1, width) for part in (g, beta))
-        memory = held["memory"].view(-1, self.key_dim, self.value_dim)
+        lines = memory.view(-1, self.key_dim, self.value_dim)
         if call.state is None:
-            out, _ = delta_chunks(q, k, v, g, beta, memory, call.chunk)
+            out, _ = delta_chunks(q, k, v, g, beta, lines, call.chunk)
         else:
             call.spoils = True
             call.replace(layer, window=last_inputs(inputs, width, call.real))
             if width == 1:
-                out = delta_step(q, k, v, g.exp(), beta, memory)
+                out = delta_step(q, k, v, g.exp(), beta, lines)
             else:
-                out, memory = delta_chunks(q, k, v, g, beta, memory, call.chunk)
+                out, lines = delta_chunks(q, k, v, g, beta, lines, call.chunk)
             if width > 1 or isinstance(call.rows, Tensor):  # else it was changed in place
-                call.replace(layer, memory=memory.view(held["memory"].shape))
+                call.replace(layer, memory=lines.view(memory.shape))
 
         out = out.view(batch, self.value_heads, width, -1).transpose(1, 2)  # (B, W, value heads, value_dim)
         out = self.norm(out) * F.silu(z.float().view(out.shape))
         return self.out_proj(out.reshape(len(x), -1).to(x.dtype))  # (B * W, values) -> (B * W, hidden)
-
-    def empty(self, like: Tensor, batch: int) -> dict[str, Tensor]:
-        """What a row starts from."""
-        window = like.new_zeros(batch, self.conv1d.kernel_size[0] - 1, like.shape[-1])
-        memory = torch.zeros(batch, self.value_heads, self.key_dim, self.value_dim, device=like.device)
-        return {"window": window, "memory": memory}
 
 
 def last_inputs(inputs: Tensor, width: int, real: Tensor | None) -> Tensor:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from qwenlab.model.config import Config
 
-GROWING = {"keys", "values"}  # the tensors with a place for every token; the others keep their size
+GROWING = ("keys", "values")  # the tensors with a place for every token; the others keep their size
 
 
 class State:
@@ -33,12 +33,13 @@ class State:
         self.lengths = torch.zeros(batch_size, dtype=torch.int64)
         self.capacity = capacity or 0  # tokens a row can hold before the tensors must grow
         self.spoiled: set[int] = set()
-        kinds = {"full_attention": attention_shapes, "linear_attention": memory_shapes}
-        # Zeros, not empty: a masked weight of 0 times a NaN left in unused memory would still be NaN.
+        # Zeros, not empty: a masked weight of 0 times a NaN left in unused memory would still be NaN. A memory is
+        # float32 whatever the model is: its rounding would add up from token to token.
+        kinds, wide = shapes(config, self.capacity), {"memory": torch.float32}
         self.layers = [
             {
-                name: torch.zeros(batch_size, *shape, dtype=kept or dtype, device=device)
-                for name, (shape, kept) in kinds[kind](config, self.capacity).items()
+                name: torch.zeros(batch_size, *shape, dtype=wide.get(name, dtype), device=device)
+                for name, shape in kinds[kind].items()
             }
             for kind in config.layer_types
         ]
@@ -166,19 +167,14 @@ class State:
         return new
 
 
-def attention_shapes(config: Config, capacity: int) -> dict:
-    """What a row keeps for a full attention layer: each tensor's shape and its dtype, None = the model's."""
-    shape = (config.num_key_value_heads, capacity, config.head_dim)
-    return {name: (shape, None) for name in GROWING}
-
-
-def memory_shapes(config: Config, _) -> dict:
-    """The same for a DeltaNet layer. The memory is float32: rounding it would add up from token to token."""
-    key_size, value_size, heads = (
-        config.linear_key_head_dim,
-        config.linear_value_head_dim,
-        config.linear_num_value_heads,
-    )
-    channels = 2 * config.linear_num_key_heads * key_size + heads * value_size
-    window, memory = (config.linear_conv_kernel_dim - 1, channels), (heads, key_size, value_size)
-    return {"window": (window, None), "memory": (memory, torch.float32)}
+def shapes(config: Config, capacity: int) -> dict[str, dict[str, tuple[int, ...]]]:
+    """What a row keeps for a layer of each kind: its tensors' shapes."""
+    heads, key_dim, value_dim = config.linear_num_value_heads, config.linear_key_head_dim, config.linear_value_head_dim
+    channels = 2 * config.linear_num_key_heads * key_dim + heads * value_dim
+    return {
+        "full_attention": dict.fromkeys(GROWING, (config.num_key_value_heads, capacity, config.head_dim)),
+        "linear_attention": {
+            "window": (config.linear_conv_kernel_dim - 1, channels),
+            "memory": (heads, key_dim, value_dim),
+        },
+    }
