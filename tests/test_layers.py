@@ -23,9 +23,9 @@ def test_angles_are_worked_out_in_float32():
     """In bfloat16 position 1001 would be 1000."""
     positions = torch.tensor([[0, 1, 1001, 40_000]])
     rotary = layers.Rotary(8, 1e6)
-    wide = rotary.at(positions, 40_000, torch.float32)
+    wide = rotary.at(positions, 40_000, torch.float32, positions.device)
     assert torch.allclose(wide[0][0, 2, 0, :4], torch.cos(1001 * 1e6 ** (-torch.arange(0, 8, 2) / 8)), atol=1e-3)
-    for narrow, exact in zip(rotary.at(positions, 40_000, BF16), wide, strict=True):
+    for narrow, exact in zip(rotary.at(positions, 40_000, BF16, positions.device), wide, strict=True):
         assert torch.equal(narrow, exact.to(BF16))
 
 

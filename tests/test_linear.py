@@ -98,7 +98,7 @@ def test_training_after_joining_trains_what_is_computed(used):
 def test_no_second_copy(used):
     attention = used.model.layers[0].self_attn
     parts = [attention.q_proj, attention.k_proj, attention.v_proj]
-    block = attention.joined.weights(parts)
+    block = attention.joined.block.of(parts)
     assert parts[0].weight.data_ptr() == block.data_ptr()
     assert len(block) == sum(len(part.weight) for part in parts)
 

@@ -21,8 +21,11 @@ def test_every_id_as_alone_from_the_second_step_on(model):
 def test_positions_count_real_tokens_only(model, monkeypatch):
     """Cases 1 and 6. RoPE is relative, so logits cannot catch a wrong position: look at what the model asks for."""
     seen = []
-    look_up = model.rotary.at
-    monkeypatch.setattr(model.rotary, "at", lambda p, *rest: (seen.append(p.clone()), look_up(p, *rest))[1])
+    look_up, numbers = model.rotary.at, torch.arange(100)[None]
+    as_numbers = {slice: lambda p: numbers[:, p], torch.Tensor: torch.clone}
+    monkeypatch.setattr(
+        model.rotary, "at", lambda p, *rest: (seen.append(as_numbers[type(p)](p)), look_up(p, *rest))[1]
+    )
     mask = torch.tensor([[False, False, True, True, True], [True] * 5])
     state = model.new_state(2)
     model(torch.ones(2, 5, dtype=torch.long), mask, state)

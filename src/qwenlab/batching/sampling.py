@@ -7,6 +7,7 @@ So what a row says depends on its own logits and its own stream, not on its neig
 from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from qwenlab.batching.request import Request
@@ -18,7 +19,7 @@ def sample(logits: Tensor, requests: Sequence[Request]) -> Tensor:
     Temperature 0 takes the highest logit. Otherwise: top-k, then top-p over what is left (Holtzman et al.,
     arXiv:1904.09751), then a draw.
     """
-    greedy = logits.argmax(-1)
+    greedy = logits.max(-1).indices  # the first of equals; many times faster than argmax on a CPU
     sampled = [row for row, request in enumerate(requests) if request.temperature > 0]
     if not sampled:
         return greedy
@@ -68,7 +69,7 @@ def logprobs_of(logits: Tensor, ids: Tensor, requests: Sequence[Request]) -> Ten
     """Log-probability (R,) of each row's id under softmax(logits / temperature), temperature 1 where greedy."""
     if any(request.temperature > 0 for request in requests):
         logits = scale(logits, requests)
-    return logits.log_softmax(-1).gather(1, ids[:, None])[:, 0]
+    return F.cross_entropy(logits, ids, reduction="none").neg()
 
 
 def scale(logits: Tensor, requests: Sequence[Request]) -> Tensor:

@@ -19,7 +19,8 @@ from qwenlab.model.state import GROWING, State
 class Call:
     """What all layers share during one call. W = width after closing up, K = keys the longest row ends with.
 
-    cos, sin (B or 1, W, 1, D); mask (B, 1, W, K) bool, True = may attend (for `sdpa` numbers to add), None = causal.
+    cos, sin (B, W, 1, D) or (W, 1, D); mask (B, 1, W, K) bool, True = may attend (for `sdpa` numbers to add), or None =
+    causal.
     """
 
     attention: Callable
@@ -28,7 +29,7 @@ class Call:
     sin: Tensor
     mask: Tensor | None
     state: State | None = None
-    rows: slice | Tensor | None = None  # which of the state's, on the host
+    rows: slice | Tensor | None = None  # which of the state's, on the host; None = all
     keys: int = 0  # K
     places: Tensor | None = None  # (N * KVH,) which line of the state's tensors each real token's heads become
     real: Tensor | None = None  # (B, W) bool, None where every token is real
@@ -39,32 +40,35 @@ class Call:
         """Stores this call's keys and values (B, W, KVH, D) and returns the rows' whole (B, KVH, K, D)."""
         if self.state is None:
             return k.transpose(1, 2), v.transpose(1, 2)
-        both = []
-        for name, new in (("keys", k), ("values", v)):
-            held = self.state.layers[layer][name]  # (B', KVH, C, D), B' = all rows of the state
-            if self.real is not None:
-                new = new[self.real]  # (N, KVH, D)
-            lines = held.view(-1, held.shape[3])  # one head of one token a line
-            lines.index_copy_(0, self.places, new.reshape(-1, held.shape[3]))
-            both.append(held[self.rows].narrow(2, 0, self.keys))
-        return both[0], both[1]
+        held = self.state.layers[layer]
+        return self.store(held["keys"], k), self.store(held["values"], v)
+
+    def store(self, held: Tensor, new: Tensor) -> Tensor:
+        """Writes new (B, W, KVH, D) into held (B', KVH, C, D), of all rows; the call's own (B, KVH, K, D)."""
+        size = held.shape[3]
+        if self.real is not None:
+            new = new[self.real]  # (N, KVH, D)
+        held.view(-1, size).index_copy_(0, self.places, new.reshape(-1, size))  # one head of one token a line
+        if self.rows is not None:
+            held = held[self.rows]
+        return held.narrow(2, 0, self.keys)
 
     def recall(self, layer: int) -> tuple[Tensor, Tensor]:
         """The rows' window and memory; where the rows stand together views, through which they are changed."""
-        held = self.state.layers[layer]
-        return held["window"][self.rows], held["memory"][self.rows]
+        window, memory = (self.state.layers[layer][name] for name in ("window", "memory"))
+        return (window, memory) if self.rows is None else (window[self.rows], memory[self.rows])
 
     def replace(self, layer: int, **new: Tensor) -> None:
         """Writes the rows' new window or memory."""
         for name, tensor in new.items():
-            self.state.layers[layer][name][self.rows] = tensor
+            self.state.layers[layer][name][... if self.rows is None else self.rows] = tensor
 
     def take_back(self) -> None:
         """For a call that broke off: empties what `remember` stored, which might be NaN, and owns up to the rest."""
         if self.state is None:
             return
         if self.spoils:
-            self.state.spoiled |= set(torch.arange(self.state.batch_size)[self.rows].tolist())
+            self.state.spoiled.update(self.state.row_numbers(self.rows))
         for layer in self.state.layers:
             for name in layer.keys() & GROWING:
                 layer[name].view(-1, layer[name].shape[3]).index_fill_(0, self.places, 0)
@@ -90,46 +94,55 @@ def close_up(input_ids: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, 
 
 def plan(model, width: int, counts: Tensor, real: Tensor | None, state: State | None, rows) -> Call:
     """The Call for rows that were closed up, with `counts` (B,) real tokens each. Raises ValueError for odd rows."""
-    device, attention, batch = model.device, model.attention_function, len(counts)
-    if state is None:
-        positions = torch.arange(width, device=device)[None]  # (1, W): every row starts at 0
-        return Call(attention, batch, *model.rotary.at(positions, width, model.dtype), None, chunk=model.chunk)
+    device, dtype, attention, batch = model.device, model.dtype, model.attention_function, len(counts)
+    if state is None:  # every row starts at 0
+        return Call(attention, batch, *model.rotary.at(slice(width), width, dtype, device), None, chunk=model.chunk)
     rows = find_rows(state, rows, batch)
-    starts = state.lengths[rows]  # (B,)
-    first, last = (int(edge) for edge in torch.aminmax(starts))
-    level = first == last
+    starts = state.lengths if rows is None else state.lengths[rows]  # (B,)
+    first, last = min_max(starts)
     keys = last + width if real is None else int((starts + counts).max())
     if keys > state.capacity:
-        longest = (starts + counts).argmax()
-        state.make_room(keys, int(torch.arange(state.batch_size)[rows][longest]))
+        longest = int((starts + counts).argmax())
+        state.make_room(keys, state.row_numbers(rows)[longest])
+    level = first == last
     if level:
-        positions = torch.arange(first, first + width, device=device)[None]  # (1, W)
+        span = slice(first, first + width)
+        positions = torch.arange(span.start, span.stop, device=device)[None]  # (1, W)
     else:
-        positions = (starts[:, None] + torch.arange(width)).to(device)  # (B, W)
+        span = positions = (starts[:, None] + torch.arange(width)).to(device)  # (B, W)
+    cos, sin = model.rotary.at(span, last + width, dtype, device)
     mask = None
     if not (level and (first == 0 or (width == 1 and real is None))):
         # A query at position p sees keys 0..p of its own row: (B or 1, 1, W, K)
         mask = (torch.arange(keys, device=device) <= positions[..., None])[:, None].expand(batch, -1, -1, -1)
         if attention is sdpa:  # it adds its mask: turned into numbers once a call, not once a layer
-            mask = torch.where(mask, 0.0, float("-inf")).to(model.dtype)
-    places = state.lines[rows] + positions[..., None]  # (B, W, KVH)
+            mask = torch.where(mask, 0.0, float("-inf")).to(dtype)
+    places = (state.lines if rows is None else state.lines[rows]) + positions[..., None]  # (B, W, KVH)
     places = (places if real is None else places[real]).flatten()
-    cos, sin = model.rotary.at(positions, last + width, model.dtype)
     return Call(attention, batch, cos, sin, mask, state, rows, keys, places, real, model.chunk)
 
 
-def find_rows(state: State, rows, batch: int) -> slice | Tensor:
-    """The state's rows for a call of `batch` rows: a slice where they stand together, so that reading is a view."""
+def min_max(numbers: Tensor) -> tuple[int, int]:
+    """The least and the largest of a few numbers that are on the host."""
+    numbers = numbers.tolist()
+    return min(numbers), max(numbers)
+
+
+def find_rows(state: State, rows, batch: int) -> slice | Tensor | None:
+    """The state's rows for a call of `batch` rows: None = all, in order; a slice where they stand together, so that
+    reading is a view; else an index."""
     if rows is None:
         rows = range(state.batch_size)
     if isinstance(rows, range) and rows.step == 1 and 0 <= rows.start <= rows.stop <= state.batch_size:
         named, index = len(rows), slice(rows.start, rows.stop)
+        if named == state.batch_size:
+            index = None
     else:
         index = state.row_index(rows)
         named = len(index)
         if len(index.unique()) != named:
             raise ValueError(f"rows names a row twice: {index.tolist()}")
-    if state.spoiled and (lost := state.spoiled.intersection(torch.arange(state.batch_size)[index].tolist())):
+    if state.spoiled and (lost := state.spoiled.intersection(state.row_numbers(index))):
         raise ValueError(
             f"row {min(lost)} is spoiled: a call broke off while it changed the row's memory; reset the row, or put a "
             "snapshot back"

@@ -35,7 +35,7 @@ class DeltaNet(nn.Module):
         names = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"]
         for name, width in zip(names, self.widths, strict=True):
             self.add_module(name, nn.Linear(config.hidden_size, width, bias=False))
-        self.joined = Joined(*names)
+        self.joined, self.out = Joined(*names), Joined("out_proj")
         self.conv1d = nn.Conv1d(channels, channels, config.linear_conv_kernel_dim, groups=channels, bias=False)
         # As the authors start them: heads that remember for 1 to 1,000 tokens or more.
         rate = torch.empty(self.value_heads).uniform_(math.log(0.001), math.log(0.1)).exp()
@@ -86,7 +86,7 @@ class DeltaNet(nn.Module):
 
         out = out.view(batch, self.value_heads, width, -1).transpose(1, 2)  # (B, W, value heads, value_dim)
         out = self.norm(out) * F.silu(z.float().view(out.shape))
-        return self.out_proj(out.reshape(len(x), -1).to(x.dtype))  # (B * W, values) -> (B * W, hidden)
+        return self.out(self, out.reshape(len(x), -1).to(x.dtype))  # (B * W, values) -> (B * W, hidden)
 
 
 def last_inputs(inputs: Tensor, width: int, real: Tensor | None) -> Tensor:
@@ -115,8 +115,8 @@ def convolve(inputs: Tensor, taps: Tensor) -> Tensor:
 
 def unit(x: Tensor) -> Tensor:
     """x / |x| over the last dimension, with 1e-6 added to the square of |x|."""
-    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return x * torch.addcmul(constant(1e-6, x.device), norm, norm).rsqrt()
+    norm = torch.linalg.vector_norm(x, 2, -1, True)
+    return x * torch.addcmul(constant(1e-6, x.device), norm, norm).rsqrt_()
 
 
 def log_decay(a: Tensor, A_log: Tensor, dt_bias: Tensor) -> Tensor:

@@ -38,25 +38,12 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> 
     if queries == 1:
         # One query a row: the query heads of a key head can stand where queries stand, so no key is repeated.
         grouped = q.reshape(batch, kv_heads, heads // kv_heads, size)
-        many = batch * kv_heads >= MANY and (mask is None or mask.is_floating_point())
-        attend = by_products if many else F.scaled_dot_product_attention
-        return attend(grouped, k, v, mask, scale=scale).reshape(q.shape)
+        return F.scaled_dot_product_attention(grouped, k, v, mask, scale=scale).view(q.shape)
     if mask is None and queries != keys:
         mask = causal_mask(queries, keys, q.device)[None, None]
     # Repeated by hand: enable_gqa leaves the fused CPU kernel for the slow one.
     k, v = (x.repeat_interleave(heads // kv_heads, dim=1) for x in (k, v))  # (B, H, K, D)
     return F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, scale=scale)
-
-
-MANY = 16  # from so many small matrices on, batched products beat the fused CPU kernel at one query a row
-
-
-def by_products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """Attention without causality as two batched products. q (B, H, Q, D), k and v (B, H, K, D), mask added."""
-    scores = torch.matmul(q, k.transpose(-1, -2)).mul_(scale)
-    if mask is not None:
-        scores += mask
-    return torch.matmul(scores.softmax(-1, dtype=torch.float32).to(v.dtype), v)
 
 
 BY_NAME = {"sdpa": sdpa, "eager": eager}

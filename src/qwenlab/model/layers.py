@@ -22,13 +22,20 @@ class RMSNorm(nn.Module):
         self.eps, self.around_zero = eps, around_zero
 
     def forward(self, x: Tensor) -> Tensor:
-        # Small operations cost their start, not their work, so there are as few as can be.
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)  # the root of the sum of squares
-        scale = torch.addcmul(constant(self.eps, x.device), norm, norm, value=1 / x.shape[-1]).rsqrt()
-        normed = x * scale
-        if self.around_zero:
-            return torch.addcmul(normed, normed, self.weight).to(x.dtype)
-        return normed.to(x.dtype) * self.weight
+        return rms_norm(x, self.weight, self.eps, self.around_zero)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, around_zero: bool) -> Tensor:
+    """What RMSNorm computes; `weight` may differ along other dimensions too."""
+    # Small operations cost their start, not their work, so there are as few as can be.
+    wide = None if x.dtype is torch.float32 else torch.float32
+    norm = torch.linalg.vector_norm(x, 2, -1, True, dtype=wide)  # the root of the sum of squares, (..., 1)
+    scale = torch.addcmul(constant(eps, x.device), norm, norm, value=1 / x.shape[-1]).rsqrt_()
+    normed = x * scale
+    if around_zero:  # the reference rounds after this weight, but before the other kind
+        normed = torch.addcmul(normed, normed, weight)
+        return normed if wide is None else normed.to(x.dtype)
+    return (normed if wide is None else normed.to(x.dtype)) * weight
 
 
 @cache
@@ -46,11 +53,12 @@ class MLP(nn.Module):
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-        self.joined = Joined("gate_proj", "up_proj")
+        self.joined, self.down = Joined("gate_proj", "up_proj"), Joined("down_proj")
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.joined(self, x).chunk(2, dim=-1)
-        return self.down_proj(F.silu(gate) * up)
+        both = self.joined(self, x)  # (N, 2 * intermediate)
+        size = both.shape[1] // 2
+        return self.down(self, F.silu(both[:, :size]) * both[:, size:])
 
 
 class Rotary:
@@ -64,14 +72,14 @@ class Rotary:
         self.head_dim, self.theta, self.turned = head_dim, theta, turned or head_dim
         self.cos = self.sin = torch.empty(0)
 
-    def at(self, positions: Tensor, highest: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """positions (B, T) int64, or (1, T) where all rows agree, none above `highest`, which the host knows.
+    def at(self, positions: Tensor | slice, highest: int, dtype: torch.dtype, device) -> tuple[Tensor, Tensor]:
+        """positions (B, T) int64, or a slice where all rows agree, none above `highest`, which the host knows.
 
-        Returns two tensors (B, T, 1, head_dim) of `dtype`, for `rotate`; the 1 stands for the heads.
+        Returns two tensors (B, T, 1, head_dim), or (T, 1, head_dim), for `rotate`; the 1 stands for the heads.
         """
-        if highest >= len(self.cos) or self.cos.dtype != dtype or self.cos.device != positions.device:
+        if highest >= len(self.cos) or self.cos.dtype != dtype or self.cos.device != device:
             with torch.inference_mode(False):  # the table outlives the call
-                table = torch.arange(max(highest + 1, 2 * len(self.cos), 64), device=positions.device)
+                table = torch.arange(max(highest + 1, 2 * len(self.cos), 64), device=device)
                 self.cos, self.sin = self.angles(table, dtype)
         return self.cos[positions], self.sin[positions]
 

@@ -120,25 +120,25 @@ class Model(nn.Module):
         Raises ValueError for ids outside the vocabulary, a mask of another shape or type, a row without a real
         token and without a state, a row longer than the state's capacity, a row that a broken call spoiled.
         """
-        given = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
-        for name, value in given.items():
-            if not isinstance(value, Tensor) and (value is not None or name == "input_ids"):
-                raise ValueError(f"{name} is a {type(value).__name__}, expected a tensor")
-        input_ids = input_ids.to(self.device)
-        if attention_mask is not None:
-            attention_mask = attention_mask.to(self.device)
-        own_mask = attention_mask is not None and attention_mask.dim() == 4
+        if state is not None and torch.is_grad_enabled():
+            with torch.no_grad():
+                return self.forward(
+                    input_ids, attention_mask, state, rows=rows, position_ids=position_ids, last_only=last_only
+                )
+        own_mask = check_call(input_ids, attention_mask, state, rows, position_ids)
         if own_mask and "linear_attention" in self.config.layer_types:
             raise ValueError("linear attention takes no (B, 1, T, T) mask: give the (B, T) mask of real tokens")
-        check_call(input_ids, attention_mask, state, rows, position_ids, own_mask)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and state is None):
-            if own_mask:
-                return self._as_given(input_ids, attention_mask, position_ids, last_only)
-            return self._closed_up(input_ids, attention_mask, state, rows, last_only)
+        device = self.device
+        input_ids = input_ids.to(device)
+        if attention_mask is not None:
+            attention_mask = attention_mask.to(device)
+        if own_mask:
+            return self._as_given(input_ids, attention_mask, position_ids, last_only)
+        return self._closed_up(input_ids, attention_mask, state, rows, last_only)
 
     def _closed_up(self, input_ids, attention_mask, state, rows, last_only) -> Tensor:
         ids, counts, real = close_up(input_ids, attention_mask)
-        if state is None and not bool((counts > 0).all()):
+        if real is not None and state is None and not bool((counts > 0).all()):
             raise ValueError(f"row {int((counts == 0).nonzero()[0])} has no real token and there is no state")
         call = plan(self, ids.shape[1], counts, real, state, rows)
         if real is not None and not bool(real.any()):  # nobody says anything: no pass, nothing changes
@@ -149,11 +149,11 @@ class Model(nn.Module):
                 ends = torch.arange(len(ids)) * ids.shape[1] + (counts - 1).clamp(min=0)
                 hidden = hidden[ends.to(self.device)]  # (B, hidden)
             logits = self._head(hidden)  # (B, vocab) or (B * W, vocab)
+            if state is not None:
+                state.advance(call.rows, counts)  # last, so that an interrupted call was none
         except BaseException:
             call.take_back()
             raise
-        if state is not None:
-            state.lengths[call.rows] += counts  # last, so that an interrupted call leaves no trace
         if last_only:
             return logits if real is None else logits.masked_fill((counts == 0).to(self.device)[:, None], 0)
         logits = logits.view(*ids.shape, -1)  # (B, W, vocab)
@@ -165,13 +165,12 @@ class Model(nn.Module):
 
     def _hidden(self, ids: Tensor, call: Call) -> Tensor:
         """(B, W) to (B * W, hidden). Raises ValueError naming the first id outside the vocabulary."""
-        size = self.config.vocab_size
         if ids.device.type != "cpu" and ids.shape[1] > 1:  # a GPU would crash; its decode step isn't made to wait
-            check_ids(ids, size)
+            check_ids(ids, self.config.vocab_size)
         try:
             return self.model(ids, call)
         except IndexError:
-            check_ids(ids, size)  # most likely the embedding's, whose own words don't name the row
+            check_ids(ids, self.config.vocab_size)  # most likely the embedding's, whose own words don't name the row
             raise
 
     def _as_given(self, input_ids, mask, position_ids, last_only) -> Tensor:
@@ -194,8 +193,13 @@ class Model(nn.Module):
         return self.lm_head(hidden).float()
 
 
-def check_call(input_ids, attention_mask, state, rows, position_ids, own_mask) -> None:
-    """Raises ValueError, in one line, for arguments that don't fit each other."""
+def check_call(input_ids, attention_mask, state, rows, position_ids) -> bool:
+    """Whether the mask is the reader's own. Raises ValueError, in one line, for arguments that don't fit each other."""
+    given = (("input_ids", input_ids), ("attention_mask", attention_mask), ("position_ids", position_ids))
+    for name, value in given:
+        if not isinstance(value, Tensor) and (value is not None or name == "input_ids"):
+            raise ValueError(f"{name} is a {type(value).__name__}, expected a tensor")
+    own_mask = attention_mask is not None and attention_mask.dim() == 4
     if input_ids.dim() != 2 or input_ids.dtype != torch.int64 or 0 in input_ids.shape:
         raise ValueError(f"input_ids is {tuple(input_ids.shape)} {input_ids.dtype}, expected (B, T) int64, T >= 1")
     batch, width = input_ids.shape
@@ -217,6 +221,7 @@ def check_call(input_ids, attention_mask, state, rows, position_ids, own_mask) -
             )
     if rows is not None and state is None:
         raise ValueError("rows names rows of a state, but there is no state")
+    return own_mask
 
 
 def check_ids(ids: Tensor, vocab_size: int) -> None:

@@ -104,6 +104,13 @@ class State:
                 part = slice(used if name in GROWING else None)
                 t[index.to(t.device), :, part] = theirs[name][:, :, part]
 
+    def advance(self, rows, counts: Tensor) -> None:
+        """Notes that the rows (None = all) hold `counts` (B,) more tokens."""
+        if rows is None:
+            self.lengths += counts
+        else:
+            self.lengths[rows] += counts
+
     def make_room(self, length: int, row: int = 0) -> None:
         """Makes sure that a row can hold `length` tokens. Raises ValueError, naming `row`, if capacity is fixed."""
         if length <= self.capacity:
@@ -131,6 +138,11 @@ class State:
             return
         rows, heads, capacity, _ = keys.shape
         self.lines = torch.arange(rows * heads, device=keys.device).view(rows, 1, heads) * capacity
+
+    def row_numbers(self, rows) -> list[int]:
+        """A call's rows (None = all, a slice or an index tensor), which were checked, as numbers."""
+        every = torch.arange(self.batch_size)
+        return (every if rows is None else every[rows]).tolist()
 
     def row_index(self, rows) -> Tensor:
         """`rows` (None, int list, index or bool tensor) as host row numbers (N,) int64. Raises ValueError."""
