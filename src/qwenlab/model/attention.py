@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from qwenlab.model.call import Call
 from qwenlab.model.config import Config
+from qwenlab.model.joined import Block, Joined, plain
 from qwenlab.model.layers import RMSNorm, rms_norm, rotate
-from qwenlab.model.linear import Block, Joined, plain
 
 
 class Attention(nn.Module):

@@ -19,8 +19,8 @@ from qwenlab.model.state import GROWING, State
 class Call:
     """What all layers share during one call. W = width after closing up, K = keys the longest row ends with.
 
-    cos, sin (B, W, 1, D) or (W, 1, D); mask (B, 1, W, K) bool, True = may attend (for `sdpa` numbers to add), or None =
-    causal.
+    cos, sin (B, W, 1, D) or (W, 1, D); mask (B, 1, W, K) bool, True = may attend (for `sdpa` numbers to add),
+    None = causal.
     """
 
     attention: Callable
@@ -44,7 +44,7 @@ class Call:
         return self.store(held["keys"], k), self.store(held["values"], v)
 
     def store(self, held: Tensor, new: Tensor) -> Tensor:
-        """Writes new (B, W, KVH, D) into held (B', KVH, C, D), of all rows; the call's own (B, KVH, K, D)."""
+        """Writes new (B, W, KVH, D) into held (B', KVH, C, D), B' = all rows of the state. Returns (B, KVH, K, D)."""
         size = held.shape[3]
         if self.real is not None:
             new = new[self.real]  # (N, KVH, D)

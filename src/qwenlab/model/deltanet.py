@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from qwenlab.model.call import Call
 from qwenlab.model.config import Config
+from qwenlab.model.joined import Joined
 from qwenlab.model.layers import RMSNorm, constant
-from qwenlab.model.linear import Joined
 
 # Published in float32 whatever the other tensors are: small changes here add up over the tokens.
 KEPT_FLOAT32 = ("linear_attn.A_log", "linear_attn.norm.weight")

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qwenlab.model.config import Config
-from qwenlab.model.linear import Joined
+from qwenlab.model.joined import Joined
 
 
 class RMSNorm(nn.Module):

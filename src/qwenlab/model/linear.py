@@ -1,53 +1,120 @@
-"""Matrix products of the layers: those that read the same input as one, each by the kernel that is fastest here."""
+"""A few rows times a matrix, by whichever kernel is fastest for so many rows on this machine.
+
+A processor has several ways to compute the same product, and some take more than twice the time for four rows that
+they take for one: then batching seems to lose. So when rows of a number first meet a matrix of a shape, each way is
+tried for some milliseconds and the quickest is kept. `F.linear` is the reference, which gradients and GPUs always
+use. The ways differ in the last bits only.
+
+The environment variable QWENLAB_LINEAR = linear, turned or onednn forces one. `table()` tells what was chosen,
+`restore(chosen)` chooses the same again.
+"""
+
+import os
+from statistics import median
+from time import perf_counter
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
+
+STEPS = (2, 3, 4, 8, 16, 32, 64)  # numbers of rows; those between count as the next
+MOST = 256  # rows: up to here they count as the last step, beyond it the ways hardly differ
+COLD = 64 * 2**20  # bytes, more than caches hold: a large model's matrix has left them when its turn comes again
+SMALL = 2**20  # bytes: a matrix below belongs to a model that stays in the caches
+SECONDS = 10e-3  # for one number of rows and one shape
+GAIN = 0.95  # another way must take at most this share of the reference's time
 
 
-class Block:
-    """The weights of several modules behind each other in one block of memory, without keeping two copies.
-
-    Each module's own parameter is a view of its part, so training, saving and in-place changes see the published
-    names. Where a parameter was given new memory (by loading, by `.to`, by a reader), the block is laid out again.
-    """
-
-    def __init__(self):
-        self.block: Tensor | None = None
-        self.places: list[int] = []  # where in memory each weight must begin
-
-    def of(self, modules: list[nn.Module]) -> Tensor:
-        """The weights of `modules` along their first dimension, for inference: gradients belong to the parameters."""
-        weights = [module._parameters["weight"] for module in modules]
-        # The block is alive, so new memory of any kind begins elsewhere.
-        if self.block is None or [weight.data_ptr() for weight in weights] != self.places:
-            with torch.inference_mode(False), torch.no_grad():  # the block outlives the call and may be trained
-                self.block = weights[0].data if len(weights) == 1 else torch.cat(weights)
-                for weight, part in zip(weights, self.block.split([len(weight) for weight in weights]), strict=True):
-                    weight.data = part
-            self.places = [weight.data_ptr() for weight in weights]
-        return self.block
+def turned(x: Tensor, weight: Tensor) -> Tensor:
+    """The matrix first: another kernel of the same library."""
+    return (weight @ x.T).T.contiguous()
 
 
-class Joined:
-    """The projections `names` of one module as one product. One that is no longer a plain nn.Linear, or has a hook,
-    is called by itself."""
-
-    def __init__(self, *names: str):
-        self.names, self.block = names, Block()
-
-    def __call__(self, owner: nn.Module, x: Tensor) -> Tensor:
-        """x (R, K) to the outputs of `owner`'s projections side by side (R, N1 + N2 + ...)."""
-        modules = owner._modules
-        projections = [modules[name] for name in self.names]
-        if torch.is_grad_enabled() or not all([plain(module, nn.Linear) for module in projections]):
-            outputs = [projection(x) for projection in projections]
-            return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
-        return F.linear(x, self.block.of(projections))
+def onednn(x: Tensor, weight: Tensor) -> Tensor:
+    """By oneDNN, as in compiled models, where PyTorch's own choice is MKL."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
 
 
-def plain(module: nn.Module, kind: type) -> bool:
-    """Whether calling the module does nothing but what its kind does with its weight."""
-    return type(module) is kind and not (
-        module._forward_hooks or module._forward_pre_hooks or module._parameters.get("bias") is not None
-    )
+KERNELS = {"linear": F.linear, "turned": turned}
+if torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    KERNELS["onednn"] = onednn
+
+chosen: dict[str, str] = {}  # what `describe` says of rows and matrix: the kernel's name
+known: dict[tuple, str] = {}  # the same by what is quick to look up
+
+
+def forced() -> str | None:
+    """The kernel that QWENLAB_LINEAR names. Raises ValueError for one that is not there."""
+    name = os.environ.get("QWENLAB_LINEAR") or None
+    if name is not None and name not in KERNELS:
+        raise ValueError(f"QWENLAB_LINEAR is {name!r}, expected one of {', '.join(KERNELS)}")
+    return name
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """x (R, K) times weight (N, K) to (R, N)."""
+    if torch.is_grad_enabled():
+        return F.linear(x, weight)
+    rows = x.shape[0]
+    key = rows, weight.shape, weight.dtype, torch.get_num_threads()
+    name = known.get(key)
+    if name is None:
+        name = known[key] = choose(rows, weight)
+    return KERNELS[name](x, weight)
+
+
+def choose(rows: int, weight: Tensor) -> str:
+    """The name of the kernel for so many rows of this matrix: forced, chosen before, or measured now."""
+    if forced():
+        return forced()
+    if rows == 1 or rows > MOST or weight.device.type != "cpu":
+        return "linear"
+    rows = next((step for step in STEPS if step >= rows), STEPS[-1])
+    what = describe(rows, weight)
+    if what not in chosen:
+        chosen[what] = measure(rows, weight)
+    return chosen[what]
+
+
+def describe(rows: int, weight: Tensor) -> str:
+    outputs, inputs = weight.shape
+    dtype = str(weight.dtype).removeprefix("torch.")
+    return f"{rows} rows, {outputs} x {inputs}, {dtype}, {torch.get_num_threads()} threads"
+
+
+def measure(rows: int, weight: Tensor) -> str:
+    """Tries the kernels in turn on matrices of ones, of `weight`'s shape (at most a quarter of COLD large)."""
+    outputs = min(len(weight), COLD // 4 // (weight.shape[1] * weight.itemsize) or 1)
+    size = outputs * weight.shape[1] * weight.itemsize
+    matrices = weight.new_ones(1 if size < SMALL else COLD // size, outputs, weight.shape[1])
+    x = weight.new_ones(rows, weight.shape[1])
+    seconds = {name: [] for name in KERNELS}
+    began, calls = perf_counter(), 0
+    while calls < 4 * len(KERNELS) or (perf_counter() - began < SECONDS and calls < 20 * len(KERNELS)):
+        name = list(KERNELS)[calls % len(KERNELS)]
+        start = perf_counter()
+        try:
+            KERNELS[name](x, matrices[calls % len(matrices)])
+            seconds[name].append(perf_counter() - start)
+        except RuntimeError:  # a kernel that doesn't know this dtype or machine
+            seconds[name].append(float("inf"))
+        calls += 1
+    medians = {name: median(times[1:]) for name, times in seconds.items()}  # the first call of a kernel prepares it
+    best = min(medians, key=medians.get)
+    return best if medians[best] < GAIN * medians["linear"] else "linear"
+
+
+def table() -> str:
+    """What was chosen so far in this process, a line for every number of rows and shape."""
+    if forced():
+        return f"{forced()}, forced by QWENLAB_LINEAR"
+    return "\n".join(f"{what}: {name}" for what, name in sorted(chosen.items())) or "nothing chosen yet"
+
+
+def restore(choices: dict[str, str]) -> None:
+    """Takes over what an earlier run chose (a copy of its `chosen`), so that the same kernels compute again."""
+    wrong = {name for name in choices.values() if name not in KERNELS}
+    if wrong:
+        raise ValueError(f"kernels {', '.join(sorted(wrong))}: this machine has {', '.join(KERNELS)}")
+    chosen.update(choices)
+    known.clear()

@@ -9,8 +9,10 @@ from qwenlab.model.attention import Attention
 from qwenlab.model.call import Call, close_up, plan
 from qwenlab.model.config import Config
 from qwenlab.model.deltanet import DeltaNet
+from qwenlab.model.joined import Joined
 from qwenlab.model.kernels import BY_NAME
 from qwenlab.model.layers import MLP, RMSNorm, Rotary
+from qwenlab.model.linear import product
 from qwenlab.model.state import State
 
 
@@ -67,6 +69,7 @@ class Model(nn.Module):
         self.model = Decoder(config)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.head = Joined("lm_head")
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=config.initializer_range)
@@ -178,8 +181,9 @@ class Model(nn.Module):
             position_ids = torch.arange(input_ids.shape[1])[None]
         cos, sin = self.rotary.angles(position_ids.to(self.device), self.dtype)
         hidden = self._hidden(input_ids, Call(self.attention_function, len(input_ids), cos, sin, mask))
-        hidden = hidden.view(*input_ids.shape, -1)  # (B, T, hidden)
-        return self._head(hidden[:, -1] if last_only else hidden)
+        if last_only:
+            return self._head(hidden.view(*input_ids.shape, -1)[:, -1])  # (B, vocab)
+        return self._head(hidden).view(*input_ids.shape, -1)  # (B, T, vocab)
 
     @property
     def attention_function(self) -> Callable:
@@ -187,10 +191,11 @@ class Model(nn.Module):
         return BY_NAME[self._attention] if isinstance(self._attention, str) else self._attention
 
     def _head(self, hidden: Tensor) -> Tensor:
+        """(N, hidden) to (N, vocab)."""
         hidden = self.model.norm(hidden)
         if self.config.tie_word_embeddings:
-            return nn.functional.linear(hidden, self.model.embed_tokens.weight).float()
-        return self.lm_head(hidden).float()
+            return product(hidden, self.model.embed_tokens.weight).float()
+        return self.head(self, hidden).float()
 
 
 def check_call(input_ids, attention_mask, state, rows, position_ids) -> bool:
