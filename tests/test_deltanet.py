@@ -12,8 +12,8 @@ LENGTHS = [1, 2, 3, 4, 5, 63, 64, 65, 127, 128, 129]
 def heads(tokens, count=6, key=8, value=12, strongest=3.0, start=1.0):
     """Random arguments of the rule for `count` heads, decays from almost 0 to e^-strongest."""
     q, k = unit(torch.randn(count, tokens, key)), unit(torch.randn(count, tokens, key))
-    g = -strongest * torch.rand(count, tokens) ** 4
-    return q, k, torch.randn(count, tokens, value), g, torch.rand(count, tokens), start * torch.randn(count, key, value)
+    g, beta = -strongest * torch.rand(count, tokens, 1) ** 4, torch.rand(count, tokens, 1)
+    return q, k, torch.randn(count, tokens, value), g, beta, start * torch.randn(count, key, value)
 
 
 def by_definition(q, k, v, g, beta, memory):
@@ -95,7 +95,7 @@ def test_a_pad_leaves_the_memory_bit_by_bit(way, tokens):
 def test_pads_after_the_real_tokens_change_nothing():
     q, k, v, g, beta, memory = heads(80)
     alone = delta_chunks(*(x[:, :50] for x in (q, k, v, g, beta)), memory)
-    pads = torch.arange(80) >= 50
+    pads = torch.arange(80)[:, None] >= 50
     padded = delta_chunks(q, k, v, g.masked_fill(pads, 0), beta.masked_fill(pads, 0), memory)
     assert close((padded[0][:, :50], padded[1]), alone, 1e-6)
 
@@ -132,8 +132,8 @@ def test_gradients_of_chunks_are_those_of_the_steps():
     q, k, v, g, beta, S = arguments
     total = 0
     for t in range(37):
-        S = g[:, t].exp()[:, None, None] * S
-        d = beta[:, t, None] * (v[:, t] - torch.einsum("nkv,nk->nv", S, k[:, t]))
+        S = g[:, t].exp()[..., None] * S
+        d = beta[:, t] * (v[:, t] - torch.einsum("nkv,nk->nv", S, k[:, t]))
         S = S + torch.einsum("nk,nv->nkv", k[:, t], d)
         total = total + (torch.einsum("nkv,nk->nv", S, q[:, t]) * weights[0][:, t]).sum()
     theirs = torch.autograd.grad(total + (S * weights[1]).sum(), arguments)

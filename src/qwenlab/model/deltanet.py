@@ -68,9 +68,8 @@ class DeltaNet(nn.Module):
             pads = ~call.real.view(-1, 1)
             g, beta = g.masked_fill(pads, 0), beta.masked_fill(pads, 0)
 
-        # Every row's every head by itself: (B * value heads, W, ...)
-        q, k, v = (part.transpose(1, 2).reshape(batch * self.value_heads, width, -1) for part in (q, k, v))
-        g, beta = (part.view(batch, width, -1).transpose(1, 2).reshape(-1, width) for part in (g, beta))
+        g, beta = (part.view(batch, width, self.value_heads, 1) for part in (g, beta))
+        q, k, v, g, beta = map(by_head, (q, k, v, g, beta))  # (N, W, ...), N = B * value heads
         lines = memory.view(-1, self.key_dim, self.value_dim)
         if call.state is None:
             out, _ = delta_chunks(q, k, v, g, beta, lines, call.chunk)
@@ -87,6 +86,12 @@ class DeltaNet(nn.Module):
         out = out.view(batch, self.value_heads, width, -1).transpose(1, 2)  # (B, W, value heads, value_dim)
         out = self.norm(out) * F.silu(z.float().view(out.shape))
         return self.out(self, out.reshape(len(x), -1).to(x.dtype))  # (B * W, values) -> (B * W, hidden)
+
+
+def by_head(x: Tensor) -> Tensor:
+    """(B, W, heads, D) to (B * heads, W, D): every row's every head by itself."""
+    batch, width, heads, size = x.shape
+    return (x.transpose(1, 2) if width > 1 else x).reshape(batch * heads, width, size)
 
 
 def last_inputs(inputs: Tensor, width: int, real: Tensor | None) -> Tensor:
@@ -121,17 +126,18 @@ def unit(x: Tensor) -> Tensor:
 
 def log_decay(a: Tensor, A_log: Tensor, dt_bias: Tensor) -> Tensor:
     """-e^A_log softplus(a + dt_bias), never above 0, in float32: a (N, heads), the others (heads,)."""
-    return F.softplus(a.float() + dt_bias.float()) * -A_log.float().exp()
+    rate = F.softplus(a.float() + dt_bias.float())
+    return torch.addcmul(constant(0.0, a.device), rate, A_log.float().exp(), value=-1)
 
 
 def delta_step(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, memory: Tensor) -> Tensor:
     """The gated delta rule for one token; changes `memory` (N, Dk, Dv) in place, N = rows x heads.
 
-    q, k (N, 1, Dk), k of length 1; v (N, 1, Dv); decay, beta (N, 1). Returns S^T q (N, 1, Dv).
+    q, k (N, 1, Dk), k of length 1; v (N, 1, Dv); decay, beta (N, 1, 1). Returns S^T q (N, 1, Dv).
     """
-    memory.mul_(decay[..., None])
+    memory.mul_(decay)
     error = torch.baddbmm(v, k, memory, alpha=-1)  # v - S^T k
-    memory.baddbmm_(k.transpose(1, 2), error * beta[..., None])
+    memory.baddbmm_(k.transpose(1, 2), error * beta)
     return torch.bmm(q, memory)
 
 
@@ -149,7 +155,7 @@ def delta_chunks(
 ) -> tuple[Tensor, Tensor]:
     """The rule for many tokens, `chunk` of them at a time as matrix products (Yang et al., arXiv:2406.06484).
 
-    q, k (N, W, Dk), k of length 1; v (N, W, Dv); g (N, W) the log of the decay, not above 0; beta (N, W);
+    q, k (N, W, Dk), k of length 1; v (N, W, Dv); g (N, W, 1) the log of the decay, not above 0; beta (N, W, 1);
     memory (N, Dk, Dv), left as it is. Returns S^T q after each token (N, W, Dv) and the new memory.
     """
     out = []
@@ -162,11 +168,11 @@ def delta_chunks(
 def delta_chunk(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
     """One chunk of `delta_chunks`. Token i writes d_i = beta_i (v_i - what S says to k_i), and S holds the start's
     memory and the earlier tokens' d_j, all faded since: linear equations in d, solved from the first token on."""
-    since = g.cumsum(1).exp()[..., None]  # (N, L, 1): what is left at token i of what stood there before the chunk
+    since = g.cumsum(1).exp()  # (N, L, 1): what is left at token i of what stood there before the chunk
     # (N, L, L): what is left at token i of what token j wrote. The sums are of what lies between: differences of sums
     # from the start would lose the small ones behind the large.
-    between = g[..., None].expand(-1, -1, g.shape[1]).tril(-1).cumsum(1).exp().tril()
-    beta, keys = beta[..., None], k.transpose(1, 2)
+    between = g.expand(-1, -1, g.shape[1]).tril(-1).cumsum(1).exp().tril()
+    keys = k.transpose(1, 2)
     equations = beta * (k @ keys) * between  # (N, L, L), read below the diagonal only, with 1 on it
     wanted = beta * torch.baddbmm(v, k * since, memory, alpha=-1)  # (N, L, Dv)
     written = torch.linalg.solve_triangular(equations, wanted, upper=False, unitriangular=True)  # d (N, L, Dv)
