@@ -1,5 +1,6 @@
 """config.json: both places of rope_theta, and one clear line for what we don't compute."""
 
+import dataclasses
 import json
 
 import pytest
@@ -82,6 +83,12 @@ def test_layers_are_listed_or_counted():
     assert Config.from_dict(SHAPE).layer_types == ("full_attention",) * 3
     only_full = {name: value for name, value in bare.items() if not name.startswith("linear_")}
     assert Config.from_dict({**only_full, "full_attention_interval": 1}).linear_num_key_heads == 0
+
+
+def test_a_copy_with_another_number_of_layers():
+    assert dataclasses.replace(Config.from_dict(SHAPE), num_hidden_layers=5).layer_types == ("full_attention",) * 5
+    with pytest.raises(ConfigError, match="layer_types has 4 entries for 5 layers"):
+        dataclasses.replace(Config.from_dict(HYBRID), num_hidden_layers=5)
 
 
 def test_how_much_of_a_head_positions_turn():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from qwenlab.errors import QwenlabError, read_json
 
+KINDS = ("full_attention", "linear_attention")
 SUPPORTED = ("qwen3", "qwen3_5", "qwen3_5_text")
 
 
@@ -42,6 +43,12 @@ class Config:
     linear_key_head_dim: int = 0
     linear_value_head_dim: int = 0
     linear_conv_kernel_dim: int = 0
+
+    def __post_init__(self):
+        if not self.is_qwen3_5:  # said here, so that a copy with another number of layers is right too
+            object.__setattr__(self, "layer_types", KINDS[:1] * self.num_hidden_layers)
+        elif len(self.layer_types) != self.num_hidden_layers:
+            raise ConfigError(f"layer_types has {len(self.layer_types)} entries for {self.num_hidden_layers} layers")
 
     @property
     def is_qwen3_5(self) -> bool:
@@ -91,7 +98,6 @@ class Config:
 
 
 OPTIONAL = {"rms_norm_eps", "tie_word_embeddings", "initializer_range", "eos_token_id"}
-KINDS = ("full_attention", "linear_attention")
 
 
 def number(value) -> bool:
