@@ -8,7 +8,7 @@ os.environ.setdefault(
 
 import pytest
 import torch
-from helpers import FULL, random_model
+from helpers import FAMILIES, FULL, random_model
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("qwenlab", deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
@@ -34,3 +34,9 @@ def no_gradients_by_accident():
 def dense():
     """A random dense model of some hundred thousand parameters; initializer_range 0.2, so that logits differ widely."""
     return random_model(seed=0)
+
+
+@pytest.fixture(scope="session", params=FAMILIES)
+def model(request):
+    """The same, once of each family: what must hold for attention and for DeltaNet alike."""
+    return FAMILIES[request.param](seed=0)

@@ -25,6 +25,19 @@ SHAPE = {
     "initializer_range": 0.2,
     "eos_token_id": [300, 301],
 }
+HYBRID = {  # three linear layers and a full one, more value than key heads, keys of another size than values
+    **SHAPE,
+    "model_type": "qwen3_5_text",
+    "num_hidden_layers": 4,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+    "linear_conv_kernel_dim": 4,
+    "rms_norm_eps": 1e-3,  # a norm of next to nothing, as a head may say it, enlarges rounding by as much
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+}
 PAD = 301  # also a stop id, as Qwen3's <|endoftext|> is
 
 
@@ -40,6 +53,13 @@ def random_config(**changes) -> Config:
 def random_model(seed: int = 0, dtype: torch.dtype = torch.float32, **changes) -> Model:
     torch.manual_seed(seed)
     return Model(random_config(**changes)).to(dtype).eval().requires_grad_(False)
+
+
+def random_hybrid(seed: int = 0, dtype: torch.dtype = torch.float32, **changes) -> Model:
+    return random_model(seed, dtype, **{**HYBRID, **changes})
+
+
+FAMILIES = {"dense": random_model, "hybrid": random_hybrid}
 
 
 def random_prompts(rng: random.Random, rows: int, longest: int, vocab: int = 300) -> list[list[int]]:

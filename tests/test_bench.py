@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import pytest
 import torch
-from helpers import count, random_model, random_prompts
+from helpers import count, random_hybrid, random_model, random_prompts
 
 import qwenlab
 from qwenlab import bench
@@ -201,6 +201,24 @@ def test_the_published_size_is_counted_without_its_weights():
     assert longer - bare == 114_688
     norms = 28 * (2 * 1024 + 2 * 128) + 1024
     assert bare == 2 * (596_049_920 - norms)
+
+
+def test_the_published_hybrid_s_memory_counts_whatever_the_context():
+    """The 0.8B's text part: 752,393,024 parameters; a row's memories are 18.0 MiB, 12,288 bytes more a token."""
+    shape = dict(vocab_size=248320, hidden_size=1024, intermediate_size=3584, num_hidden_layers=24, layer_types=None)
+    shape |= dict(num_attention_heads=8, num_key_value_heads=2, head_dim=256, linear_num_key_heads=16)
+    shape |= dict(linear_num_value_heads=16, linear_key_head_dim=128, linear_value_head_dim=128)
+    with torch.device("meta"):
+        model = random_hybrid(dtype=torch.bfloat16, **shape)
+    assert sum(p.numel() for p in model.parameters()) == 752_393_024
+    memories, windows = 18 * 16 * 128 * 128 * 4, 18 * 3 * 6144 * 2
+    assert model.new_state(1).nbytes == memories + windows + 8 and memories == 18 * 2**20
+    machine = bench.Machine("unit", "bfloat16", 1.0, 1.0)
+    (one, few), (two, more) = (bench.decode_bound(model, machine, rows, 0) for rows in (1, 2))
+    assert two - one == 2 * (memories + windows), "read and written"
+    matrices = sum(p.numel() for p in model.parameters() if p.ndim == 2)
+    assert more - few == 2 * matrices + 7 * memories / 4 and one - (two - one) == 2 * matrices
+    assert bench.decode_bound(model, machine, 1, 1)[0] - one == 12_288
 
 
 def test_the_bound_refuses_what_it_cannot_mean(dense):

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import torch
-from small_checkpoint import write_small_checkpoint
+from small_checkpoint import write_multimodal_checkpoint, write_small_checkpoint
 
 import qwenlab
 from qwenlab import cli
@@ -68,6 +68,15 @@ def test_a_text_file_is_answered_line_by_line(run, model):
     assert code == 0
     assert "p.txt: 1 blank line skipped" in err and "2 prompts" in err and "tokens/s" in err
     assert "[line 1] " in out and "> hello\n" in out and "[line 3] " in out and "> what is the é?\n" in out
+
+
+def test_what_a_checkpoint_holds_beside_the_text_is_named(run, tmp_path):
+    (tmp_path / "eyes").mkdir()
+    write_multimodal_checkpoint(tmp_path / "eyes")
+    write("p.txt", "hello\n")
+    for command in (["generate", "p.txt", "--max-new-tokens", 2], ["bench", "--batch", 1, "--repeats", 1]):
+        code, _, err = run(*command, "--model", "./eyes")
+        assert code == 0 and "./eyes: ignored model.visual (2 tensors), mtp (2 tensors)\n" in err
 
 
 def test_answers_equal_those_of_the_library(run, model):

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from helpers import alone_greedy, alone_logits, count, random_model, random_prompts
+from helpers import FAMILIES, alone_greedy, alone_logits, count, random_prompts
 
 import qwenlab
 from qwenlab.batching.generation import POLICIES
@@ -14,23 +14,23 @@ from qwenlab.model import linear
 
 @pytest.mark.parametrize("strategy", POLICIES)
 @pytest.mark.parametrize("seed", range(count(15, 200)))
-def test_random_ragged_batches(dense, seed, strategy):
+def test_random_ragged_batches(model, seed, strategy):
     """Zero rows may differ from the row alone, worked out by the slow obvious path."""
     rng = random.Random(seed)
     prompts = random_prompts(rng, rng.randint(2, 16), 60)
     caps = [rng.randint(1, 8) for _ in prompts]
     result = qwenlab.generate(
-        dense, prompts, max_new_tokens=caps, stop=(), strategy=strategy, slots=rng.choice([1, 3, 5, 64])
+        model, prompts, max_new_tokens=caps, stop=(), strategy=strategy, slots=rng.choice([1, 3, 5, 64])
     )
     for prompt, cap, ids in zip(prompts, caps, result.token_ids, strict=True):
-        expected = alone_greedy(dense, prompt, cap)
+        expected = alone_greedy(model, prompt, cap)
         if ids != expected:
             at = next(i for i, (a, b) in enumerate(zip(ids, expected, strict=True)) if a != b)
-            top = alone_logits(dense, prompt + expected[:at])[-1].topk(2).values
+            top = alone_logits(model, prompt + expected[:at])[-1].topk(2).values
             pytest.fail(f"differs at token {at}; the lone row's margin there is {float(top[0] - top[1]):.2g}")
 
 
-@pytest.fixture(params=["linear", "turned", "onednn"])
+@pytest.fixture(params=["linear", "turned", "shared", "onednn"])
 def kernel(request, monkeypatch):
     """Every product without gradients by this kernel, whatever was chosen before."""
     if request.param not in linear.KERNELS:
@@ -57,7 +57,7 @@ def test_the_kernel_changes_no_greedy_id(dense, kernel, block):
         assert result.token_ids == [alone_greedy(dense, prompt, 4) for prompt in prompts]
 
 
-def test_requests_with_their_own_settings(dense):
+def test_requests_with_their_own_settings(model):
     """Case 15: caps, stop sets, temperatures and seeds of their own; shrinking on, off and alone agree."""
     prompts = random_prompts(random.Random(1), 4, 30)
     options = {
@@ -67,7 +67,7 @@ def test_requests_with_their_own_settings(dense):
         "seed": [3, 1, 4, 1],
         "top_k": [0, 0, 20, 0],
     }
-    results = [qwenlab.generate(dense, prompts, strategy=s, **options) for s in POLICIES]
+    results = [qwenlab.generate(model, prompts, strategy=s, **options) for s in POLICIES]
     for result in results:
         assert result.token_ids == results[0].token_ids
         assert [r.logprobs for r in result] == [pytest.approx(r.logprobs, abs=1e-4) for r in results[0]]
@@ -75,43 +75,43 @@ def test_requests_with_their_own_settings(dense):
         assert [r.index for r in result] == [0, 1, 2, 3]
     for i in range(4):
         own = {name: [values[i]] for name, values in options.items()}
-        assert qwenlab.generate(dense, prompts[i : i + 1], **own).token_ids[0] == results[0].token_ids[i]
+        assert qwenlab.generate(model, prompts[i : i + 1], **own).token_ids[0] == results[0].token_ids[i]
 
 
 @pytest.mark.parametrize("strategy", POLICIES)
-def test_everybody_stops_at_once(dense, strategy):
+def test_everybody_stops_at_once(model, strategy):
     """Case 16, and no pass over 0 rows."""
     sizes = []
-    hook = dense.model.register_forward_hook(lambda module, args, out: sizes.append(out.shape[0]))
+    hook = model.model.register_forward_hook(lambda module, args, out: sizes.append(out.shape[0]))
     try:
         every = range(320)
-        first = qwenlab.generate(dense, [[1], [2, 3], [4]], stop=every, strategy=strategy)
+        first = qwenlab.generate(model, [[1], [2, 3], [4]], stop=every, strategy=strategy)
         assert first.token_ids == [[], [], []] and [r.finish_reason for r in first] == ["stop"] * 3
         assert all(r.stop_id is not None and len(r.logprobs) == 1 for r in first)
-        same = qwenlab.generate(dense, [[1], [2, 3], [4]], stop=(), max_new_tokens=3, strategy=strategy)
+        same = qwenlab.generate(model, [[1], [2, 3], [4]], stop=(), max_new_tokens=3, strategy=strategy)
         assert [len(r.token_ids) for r in same] == [3, 3, 3]
         before = len(sizes)
-        none = qwenlab.generate(dense, [[1], [2, 3]], max_new_tokens=0, strategy=strategy)
+        none = qwenlab.generate(model, [[1], [2, 3]], max_new_tokens=0, strategy=strategy)
         assert [(r.token_ids, r.finish_reason) for r in none] == [([], "length")] * 2 and len(sizes) == before
     finally:
         hook.remove()
     assert 0 not in sizes
     mixed = qwenlab.generate(
-        dense, [[1], [2, 3], [4, 5]], max_new_tokens=[0, 2, 1], stop=(), strategy=strategy, slots=1
+        model, [[1], [2, 3], [4, 5]], max_new_tokens=[0, 2, 1], stop=(), strategy=strategy, slots=1
     )
     assert [len(r.token_ids) for r in mixed] == [0, 2, 1]
 
 
-def test_a_stop_id_ends_a_row_and_only_that_row(dense):
+def test_a_stop_id_ends_a_row_and_only_that_row(model):
     """Case 17: row 0 emits a stop id at step 2, row 1 never, cap 6."""
     prompts = [[7, 7, 9], [9, 2]]
-    said = [alone_greedy(dense, prompt, 6) for prompt in prompts]
+    said = [alone_greedy(model, prompt, 6) for prompt in prompts]
     stop_id = said[0][1]
     assert stop_id != said[0][0] and stop_id not in said[1], "the seed must give such a pair"
     for strategy in POLICIES:
         heard = []
         result = qwenlab.generate(
-            dense,
+            model,
             prompts,
             max_new_tokens=6,
             stop={stop_id},
@@ -163,9 +163,10 @@ def test_settings_may_be_arrays_or_tensors(dense):
             assert qwenlab.generate(dense, prompts, **{**base, name: kind(values[0])}).token_ids == one
 
 
-def test_the_context_limit():
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_context_limit(family):
     """Case 9: limit 16, prompt 10, 10 asked: 6 new, "length"; pads use up none of it; 16 is refused."""
-    model = random_model(seed=3, max_position_embeddings=16)
+    model = FAMILIES[family](seed=3, max_position_embeddings=16)
     prompt = list(range(10))
     for neighbours in ([], [list(range(15))]):
         result = qwenlab.generate(model, [prompt, *neighbours], max_new_tokens=10, stop=())
@@ -176,6 +177,15 @@ def test_the_context_limit():
     assert qwenlab.generate(model, [list(range(16))], max_new_tokens=0).token_ids == [[]]
     with pytest.raises(ValueError, match="prompt 0 has 17 tokens"):
         qwenlab.generate(model, [list(range(17))], max_new_tokens=0)
+
+
+def test_a_row_that_is_used_again_starts_anew(model):
+    """Case 18: one slot, requests A, B, A: both As say the same, with nothing of B's in keys, window or memory."""
+    first, second = [7, 7, 9, 4], [9, 2]
+    for strategy in POLICIES:
+        result = qwenlab.generate(model, [first, second, first], max_new_tokens=6, stop=(), slots=1, strategy=strategy)
+        assert result.token_ids[0] == result.token_ids[2] == alone_greedy(model, first, 6)
+        assert result[0].logprobs == result[2].logprobs
 
 
 def test_no_prompts_is_an_empty_result(dense):

@@ -3,6 +3,8 @@
 Commands import what they need when they run, so that `qwenlab --help` answers at once.
 """
 
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -77,6 +79,7 @@ def generate(
     if output is not None:
         prompt_file.check_writable(output, file)
     network, tokenizer = load(model, dtype, device)
+    say_ignored(model, network.ignored)
     limit = network.config.max_position_embeddings
     ids = prompt_file.encode_prompts(prompts, file, tokenizer, limit, thinking=not no_thinking, raw=raw)
     options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
@@ -143,8 +146,17 @@ def measure(
     names = [None] if dtype is None else [name.strip() for name in dtype.split(",")]
     for chosen in [choose_dtype(name, choose_device(device)) for name in names]:  # a wrong one is named at once
         network, _ = load(model, chosen, device)
+        say_ignored(model, network.ignored)
         result = sweep(network, sizes, prompt_tokens, new_tokens, repeats=repeats, progress=True)
         print(json.dumps({"model": model, **asdict(result)}), flush=True)
+
+
+def say_ignored(model: str, names: list[str]) -> None:
+    """Which parts of a checkpoint have no use here, each with its number of tensors: the eyes of a multimodal one."""
+    parts = Counter(re.match(r"(model\.)?\w+", name)[0] for name in names)
+    if parts:
+        told = [f"{part} ({many} tensor{'s' * (many > 1)})" for part, many in parts.items()]
+        say(f"{model}: ignored {', '.join(told)}")
 
 
 def count(things: list, name: str) -> str:

@@ -10,6 +10,7 @@ import torch
 
 from qwenlab.batching.request import whole
 from qwenlab.bench.timing import machine_name
+from qwenlab.model.state import GROWING
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,14 @@ def synchronise(device: torch.device) -> None:
 
 
 def decode_bound(model, machine: Machine, rows: int, context: int) -> tuple[float, float]:
-    """Least seconds of one decode step: (to read what it must read, to compute what it must compute).
+    """Least seconds of one decode step: (to move what it must read and write, to compute what it must compute).
 
-    rows at once, `context` tokens behind each. Weights are read once for all rows, keys and values once a row; a
-    multiplication and an addition count as two operations. Norms and the line of the embedding that a row looks up
-    are left out: they are small. The longer of the two is the bound. Raises ValueError for a machine that was
-    measured in another dtype than the model computes in.
+    rows at once, `context` tokens behind each. Weights are read once for all rows, keys and values once a row. A
+    DeltaNet layer's memory and window are read and written back, once a row, whatever the context. A multiplication
+    and an addition count as two operations; a number of the memory takes seven: it fades, answers two vectors, takes
+    up one product. Norms and the line of the embedding that a row looks up are left out: they are small. The longer
+    of the two is the bound. Raises ValueError for a machine that was measured in another dtype than the model
+    computes in.
     """
     whole(rows, "rows", 1)
     whole(context, "context", 0)
@@ -76,8 +79,12 @@ def decode_bound(model, machine: Machine, rows: int, context: int) -> tuple[floa
     matrices = sum(p.numel() for p in model.parameters() if p.ndim == 2)
     if not config.tie_word_embeddings:
         matrices -= config.vocab_size * config.hidden_size  # a lookup reads one line of the embedding, not all
-    cached = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * context  # numbers a row
-    attention = 4 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * context
-    read = size * (matrices + rows * cached)
-    compute = rows * (2 * matrices + attention)
-    return read / machine.bytes_per_second, compute / machine.flops_per_second
+    full = config.layer_types.count("full_attention")
+    cached = 2 * full * config.num_key_value_heads * config.head_dim * context  # numbers a row
+    attention = 4 * full * config.num_attention_heads * config.head_dim * context
+    kept = [(name, t) for layer in model.new_state(1).layers for name, t in layer.items() if name not in GROWING]
+    rewritten = 2 * sum(t.nbytes for _, t in kept)  # bytes a row
+    recurrence = 7 * sum(t.numel() for name, t in kept if name == "memory")
+    moved = size * (matrices + rows * cached) + rows * rewritten
+    compute = rows * (2 * matrices + attention + recurrence)
+    return moved / machine.bytes_per_second, compute / machine.flops_per_second

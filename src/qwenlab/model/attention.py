@@ -1,4 +1,4 @@
-"""Grouped-query attention with a norm per head."""
+"""Grouped-query attention with a norm per head, in Qwen3.5 with a gate on what it returns."""
 
 from functools import cache
 
@@ -12,33 +12,43 @@ from qwenlab.model.layers import RMSNorm, rms_norm, rotate
 
 
 class Attention(nn.Module):
-    """Qwen3's attention: query and key normed per head, then rotated; fewer key than query heads (arXiv:2305.13245)."""
+    """Qwen3's attention: query and key normed per head, then rotated; fewer key than query heads (arXiv:2305.13245).
+
+    Qwen3.5's q_proj gives each head its query and, right behind it, a gate: the head's output times sigmoid(gate).
+    """
 
     def __init__(self, config: Config):
         super().__init__()
-        self.head_dim = config.head_dim
+        self.head_dim, self.turned, self.gated = config.head_dim, config.rotary_dim, config.is_qwen3_5
         self.scale = config.head_dim**-0.5
         query_width = config.num_attention_heads * config.head_dim
         kv_width = config.num_key_value_heads * config.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, query_width, bias=False)
+        self.q_proj = nn.Linear(config.hidden_size, (1 + self.gated) * query_width, bias=False)
         self.k_proj = nn.Linear(config.hidden_size, kv_width, bias=False)
         self.v_proj = nn.Linear(config.hidden_size, kv_width, bias=False)
         self.o_proj = nn.Linear(query_width, config.hidden_size, bias=False)
         self.joined, self.out = Joined("q_proj", "k_proj", "v_proj"), Joined("o_proj")
-        self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
-        self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
+        self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps, config.is_qwen3_5)
+        self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps, config.is_qwen3_5)
         self.heads, self.kv_heads, self.norms = config.num_attention_heads, config.num_key_value_heads, Block()
 
     def forward(self, x: Tensor, call: Call, layer: int) -> Tensor:
         """x (B * W, hidden) to the same. `layer` is this layer's number: where the state keeps its keys and values."""
         h, kvh = self.heads, self.kv_heads
-        heads = self.joined(self, x).view(call.batch, -1, h + 2 * kvh, self.head_dim)  # (B, W, H + 2 KVH, D)
-        turned = rotate(self.normed(heads.narrow(2, 0, h + kvh)), call.cos, call.sin)  # (B, W, H + KVH, D)
-        q, k, v = turned.narrow(2, 0, h), turned.narrow(2, h, kvh), heads.narrow(2, h + kvh, kvh)
+        asking = 2 * h if self.gated else h
+        heads = self.joined(self, x).view(call.batch, -1, asking + 2 * kvh, self.head_dim)  # (B, W, H + 2 KVH, D)
+        qk = heads.narrow(2, 0, asking + kvh)
+        if self.gated:  # query, gate, query, gate, ...
+            gate = qk[:, :, 1:asking:2]
+            qk = torch.cat((qk[:, :, :asking:2], qk[:, :, asking:]), 2)
+        qk = rotate(self.normed(qk), call.cos, call.sin, self.turned)  # (B, W, H + KVH, D)
+        q, k, v = qk.narrow(2, 0, h), qk.narrow(2, h, kvh), heads.narrow(2, asking + kvh, kvh)
         k, v = call.remember(layer, k, v)  # (B, KVH, K, D): with a state, the row's earlier tokens too
         out = call.attention(q.transpose(1, 2), k, v, call.mask, self.scale)
-        # (B, H, W, D) -> (B * W, H * D)
-        return self.out(self, out.transpose(1, 2).reshape(len(x), -1))
+        out = out.transpose(1, 2)  # (B, W, H, D)
+        if self.gated:
+            out = out * gate.sigmoid()
+        return self.out(self, out.reshape(len(x), -1))  # (B * W, H * D) -> (B * W, hidden)
 
     def normed(self, heads: Tensor) -> Tensor:
         """Query and key heads (B, W, H + KVH, D), each by its own norm, in one go where nobody could tell."""
@@ -48,7 +58,7 @@ class Attention(nn.Module):
             return torch.cat([self.q_norm(q), self.k_norm(k)], dim=2)
         weights = self.norms.of(norms).view(2, -1)  # (2, D): the query's, the key's
         weight = weights.index_select(0, owners(self.heads, self.kv_heads, heads.device))  # (H + KVH, D)
-        return rms_norm(heads, weight, norms[0].eps)
+        return rms_norm(heads, weight, norms[0].eps, norms[0].around_zero)
 
 
 @cache

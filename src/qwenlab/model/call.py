@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qwenlab.model.kernels import sdpa
-from qwenlab.model.state import State
+from qwenlab.model.state import GROWING, State
 
 
 @dataclass
@@ -33,6 +33,8 @@ class Call:
     keys: int = 0  # K
     places: Tensor | None = None  # (N * KVH,) which line of the state's tensors each real token's heads become
     real: Tensor | None = None  # (B, W) bool, None where every token is real
+    chunk: int = 64  # tokens that DeltaNet takes at a time
+    spoils: bool = False  # whether something that can't be had back was overwritten
 
     def remember(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Stores this call's keys and values (B, W, KVH, D) and returns the rows' whole (B, KVH, K, D)."""
@@ -51,12 +53,25 @@ class Call:
             held = held[self.rows]
         return held.narrow(2, 0, self.keys)
 
+    def recall(self, layer: int) -> tuple[Tensor, Tensor]:
+        """The rows' window and memory; where the rows stand together views, through which they are changed."""
+        window, memory = (self.state.layers[layer][name] for name in ("window", "memory"))
+        return (window, memory) if self.rows is None else (window[self.rows], memory[self.rows])
+
+    def replace(self, layer: int, **new: Tensor) -> None:
+        """Writes the rows' new window or memory."""
+        for name, tensor in new.items():
+            self.state.layers[layer][name][... if self.rows is None else self.rows] = tensor
+
     def take_back(self) -> None:
-        """Empties what `remember` stored: for a call that broke off. What it left there might be NaN."""
-        if self.state is not None:
-            for layer in self.state.layers:
-                for held in layer.values():
-                    held.view(-1, held.shape[3]).index_fill_(0, self.places, 0)
+        """For a call that broke off: empties what `remember` stored, which might be NaN, and owns up to the rest."""
+        if self.state is None:
+            return
+        if self.spoils:
+            self.state.spoiled.update(self.state.row_numbers(self.rows))
+        for layer in self.state.layers:
+            for name in layer.keys() & GROWING:
+                layer[name].view(-1, layer[name].shape[3]).index_fill_(0, self.places, 0)
 
 
 def close_up(input_ids: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -81,14 +96,14 @@ def plan(model, width: int, counts: Tensor, real: Tensor | None, state: State | 
     """The Call for rows that were closed up, with `counts` (B,) real tokens each. Raises ValueError for odd rows."""
     device, dtype, attention, batch = model.device, model.dtype, model.attention_function, len(counts)
     if state is None:  # every row starts at 0
-        return Call(attention, batch, *model.rotary.at(slice(width), width, dtype, device), None)
+        return Call(attention, batch, *model.rotary.at(slice(width), width, dtype, device), None, chunk=model.chunk)
     rows = find_rows(state, rows, batch)
     starts = state.lengths if rows is None else state.lengths[rows]  # (B,)
     first, last = min_max(starts)
     keys = last + width if real is None else int((starts + counts).max())
     if keys > state.capacity:
         longest = int((starts + counts).argmax())
-        state.make_room(keys, longest if rows is None else int(torch.arange(state.batch_size)[rows][longest]))
+        state.make_room(keys, state.row_numbers(rows)[longest])
     level = first == last
     if level:
         span = slice(first, first + width)
@@ -104,7 +119,7 @@ def plan(model, width: int, counts: Tensor, real: Tensor | None, state: State | 
             mask = torch.where(mask, 0.0, float("-inf")).to(dtype)
     places = (state.lines if rows is None else state.lines[rows]) + positions[..., None]  # (B, W, KVH)
     places = (places if real is None else places[real]).flatten()
-    return Call(attention, batch, cos, sin, mask, state, rows, keys, places, real)
+    return Call(attention, batch, cos, sin, mask, state, rows, keys, places, real, model.chunk)
 
 
 def min_max(numbers: Tensor) -> tuple[int, int]:
@@ -127,6 +142,11 @@ def find_rows(state: State, rows, batch: int) -> slice | Tensor | None:
         named = len(index)
         if len(index.unique()) != named:
             raise ValueError(f"rows names a row twice: {index.tolist()}")
+    if state.spoiled and (lost := state.spoiled.intersection(state.row_numbers(index))):
+        raise ValueError(
+            f"row {min(lost)} is spoiled: a call broke off while it changed the row's memory; reset the row, or put a "
+            "snapshot back"
+        )
     if named != batch:
         raise ValueError(f"input_ids has {batch} rows, rows names {named} of the state")
     return index

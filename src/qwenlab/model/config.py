@@ -5,7 +5,8 @@ from pathlib import Path
 
 from qwenlab.errors import QwenlabError, read_json
 
-SUPPORTED = ("qwen3",)
+KINDS = ("full_attention", "linear_attention")
+SUPPORTED = ("qwen3", "qwen3_5", "qwen3_5_text")
 
 
 class ConfigError(QwenlabError):
@@ -14,10 +15,11 @@ class ConfigError(QwenlabError):
 
 @dataclass(frozen=True)
 class Config:
-    """Shape of a dense Qwen3 model (Qwen3 technical report, arXiv:2505.09388; the checkpoints' config.json).
+    """Shape of a Qwen3 (arXiv:2505.09388) or the text part of a Qwen3.5 (the checkpoints' config.json).
 
     Sizes are counts of features or heads. `head_dim` stands alone: in the 0.6B the query width
     (16 heads x 128) exceeds `hidden_size` (1024). `max_position_embeddings` is the context limit in tokens.
+    `layer_types` names each layer "full_attention" or "linear_attention"; the linear_... sizes are those of the latter.
     """
 
     model_type: str
@@ -34,6 +36,29 @@ class Config:
     tie_word_embeddings: bool = False  # transformers' class default; published small models say true in the JSON
     initializer_range: float = 0.02
     eos_token_id: tuple[int, ...] = field(default=())
+    layer_types: tuple[str, ...] = field(default=())
+    partial_rotary_factor: float = 1.0  # the share of a head's features that positions turn
+    linear_num_key_heads: int = 0
+    linear_num_value_heads: int = 0
+    linear_key_head_dim: int = 0
+    linear_value_head_dim: int = 0
+    linear_conv_kernel_dim: int = 0
+
+    def __post_init__(self):
+        if not self.is_qwen3_5:  # said here, so that a copy with another number of layers is right too
+            object.__setattr__(self, "layer_types", KINDS[:1] * self.num_hidden_layers)
+        elif len(self.layer_types) != self.num_hidden_layers:
+            raise ConfigError(f"layer_types has {len(self.layer_types)} entries for {self.num_hidden_layers} layers")
+
+    @property
+    def is_qwen3_5(self) -> bool:
+        """Norms whose weight is centred on 0, and attention with an output gate."""
+        return self.model_type != "qwen3"
+
+    @property
+    def rotary_dim(self) -> int:
+        """How many features of a head positions turn."""
+        return int(self.head_dim * self.partial_rotary_factor)
 
     @classmethod
     def from_folder(cls, folder) -> "Config":
@@ -44,45 +69,76 @@ class Config:
     @classmethod
     def from_dict(cls, values: dict, source: str = "config.json") -> "Config":
         """Checks and picks the fields that qwenlab uses; `source` names them in errors. Raises ConfigError."""
+        values = text_part(values, source)
         model_type = values.get("model_type")
         if model_type not in SUPPORTED:
             raise ConfigError(f"{source}: model_type is {model_type!r}, expected one of {', '.join(SUPPORTED)}")
         refuse_what_is_not_computed(values, source)
         stop = as_ids(values.get("eos_token_id"), source, ConfigError)
-        values = {**values, "rope_theta": find_rope_theta(values), "eos_token_id": stop}
+        values = {**values, **find_rope(values), "eos_token_id": stop}
+        values["layer_types"] = find_layer_types(values, source)
+        linear = "linear_attention" in values["layer_types"]
         picked = {}
         for name, kind in cls.__annotations__.items():
             value = values.get(name)
             if value is None:
-                if name in OPTIONAL:
+                if name in OPTIONAL or (name.startswith("linear_") and not linear):
                     continue
                 raise ConfigError(f"{source}: field {name!r} is missing")
             if kind is bool and not isinstance(value, bool):
                 raise ConfigError(f"{source}: {name} is {value!r}, expected true or false")
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if kind is int and not (number and isinstance(value, int) and value >= 1):
+            if kind is int and not whole_number(value):
                 raise ConfigError(f"{source}: {name} is {value!r}, expected a whole number of at least 1")
-            if kind is float and not (number and 0 < value < 1e38):  # the model works in float32
+            if kind is float and not (number(value) and 0 < value < 1e38):  # the model works in float32
                 raise ConfigError(f"{source}: {name} is {value!r}, expected a number above 0")
             picked[name] = float(value) if kind is float else value
         config = cls(**picked)
-        if config.num_attention_heads % config.num_key_value_heads:
-            raise ConfigError(
-                f"{source}: num_attention_heads {config.num_attention_heads} is not a multiple of "
-                f"num_key_value_heads {config.num_key_value_heads}"
-            )
-        if config.head_dim % 2:
-            raise ConfigError(f"{source}: head_dim is {config.head_dim}, expected an even number (rotary pairs)")
+        refuse_what_does_not_fit(config, source)
         return config
 
 
 OPTIONAL = {"rms_norm_eps", "tie_word_embeddings", "initializer_range", "eos_token_id"}
 
 
-def find_rope_theta(values: dict):
-    """`rope_theta` sits inside `rope_parameters` in newer files and at the top level in older ones."""
-    inner = values.get("rope_parameters") or {}
-    return inner.get("rope_theta", values.get("rope_theta"))
+def number(value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def whole_number(value) -> bool:
+    return number(value) and isinstance(value, int) and value >= 1
+
+
+def text_part(values: dict, source: str) -> dict:
+    """The fields of the language model: a multimodal file has them in `text_config`, and decides itself on tying."""
+    inner = values.get("text_config")
+    if inner is None:
+        return values
+    if not isinstance(inner, dict):
+        raise ConfigError(f"{source}: text_config is {inner!r}, expected a dict")
+    tied = values.get("tie_word_embeddings", inner.get("tie_word_embeddings"))
+    return {**values, **inner, "tie_word_embeddings": tied}
+
+
+def find_rope(values: dict) -> dict:
+    """Positions' settings sit inside `rope_parameters` in newer files and at the top level in older ones."""
+    merged = {**values, **(values.get("rope_parameters") or {})}
+    share = 1.0 if values["model_type"] == "qwen3" else merged.get("partial_rotary_factor", 0.25)
+    return {"rope_theta": merged.get("rope_theta"), "partial_rotary_factor": share}
+
+
+def find_layer_types(values: dict, source: str) -> tuple[str, ...]:
+    """Each layer's kind: listed, or for Qwen3.5 every `full_attention_interval`-th (4 where absent) full attention."""
+    layers, listed = values.get("num_hidden_layers"), values.get("layer_types")
+    if not whole_number(layers):
+        return ()  # refused by name a moment later
+    if listed is None:
+        every = 1 if values["model_type"] == "qwen3" else values.get("full_attention_interval", 4)
+        if not whole_number(every):
+            raise ConfigError(f"{source}: full_attention_interval is {every!r}, expected a whole number of at least 1")
+        return tuple(KINDS[(number + 1) % every > 0] for number in range(layers))
+    if len(listed) != layers:
+        raise ConfigError(f"{source}: layer_types has {len(listed)} entries for {layers} layers")
+    return tuple(listed)
 
 
 def as_ids(value, source: str, error: type[QwenlabError]) -> tuple[int, ...]:
@@ -100,15 +156,33 @@ def refuse_what_is_not_computed(values: dict, source: str) -> None:
         if not isinstance(values.get(name) or kind(), kind):
             raise ConfigError(f"{source}: {name} is {values[name]!r}, expected a {kind.__name__}")
     rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
-    rope_type = rope.get("rope_type", rope.get("type", "default"))
-    wrong = {
-        "rope_type": rope_type if rope_type != "default" else None,
-        "hidden_act": values.get("hidden_act") if values.get("hidden_act", "silu") != "silu" else None,
-        "attention_bias": values.get("attention_bias") or None,
-        "use_sliding_window": values.get("use_sliding_window") or None,
+    older = values["model_type"] == "qwen3"
+    computed = {
+        "rope_type": ["default"],
+        "hidden_act": ["silu"],
+        "attention_bias": [False],
+        "use_sliding_window": [False],
+        "attn_output_gate": [not older],
+        "layer_types": KINDS[:1] if older else KINDS,
     }
-    others = [kind for kind in values.get("layer_types") or () if kind != "full_attention"]
-    wrong["layer_types"] = others[0] if others else None
-    for name, value in wrong.items():
-        if value is not None:
-            raise ConfigError(f"{source}: {name} {value!r} is not supported for model_type {values['model_type']!r}")
+    asked = {**values, "rope_type": rope.get("rope_type", rope.get("type"))}
+    for name, known in computed.items():
+        for value in asked.get(name) or () if name == "layer_types" else [asked.get(name)]:
+            if value is not None and value not in known:
+                raise ConfigError(f"{source}: {name} {value!r} is not supported for model_type {asked['model_type']!r}")
+
+
+def refuse_what_does_not_fit(config: Config, source: str) -> None:
+    """Raises ConfigError for sizes that can't be of one model."""
+    pairs = {"num_attention_heads": "num_key_value_heads", "linear_num_value_heads": "linear_num_key_heads"}
+    for whole, part in pairs.items():
+        many, few = getattr(config, whole), getattr(config, part)
+        if few and many % few:
+            raise ConfigError(f"{source}: {whole} {many} is not a multiple of {part} {few}")
+    if config.head_dim % 2:
+        raise ConfigError(f"{source}: head_dim is {config.head_dim}, expected an even number (rotary pairs)")
+    if not 2 <= config.rotary_dim <= config.head_dim or config.rotary_dim % 2:
+        raise ConfigError(
+            f"{source}: partial_rotary_factor {config.partial_rotary_factor} of head_dim {config.head_dim} "
+            f"is {config.rotary_dim} features, expected an even number from 2 to {config.head_dim}"
+        )

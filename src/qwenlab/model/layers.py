@@ -11,24 +11,31 @@ from qwenlab.model.joined import Joined
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) * weight over the last dimension, computed in float32 (Zhang & Sennrich, arXiv:1910.07467)."""
+    """x / rms(x) * weight over the last dimension, computed in float32 (Zhang & Sennrich, arXiv:1910.07467).
 
-    def __init__(self, size: int, eps: float):
+    Qwen3.5 stores weight - 1 (`around_zero`), so that weight decay draws towards doing nothing.
+    """
+
+    def __init__(self, size: int, eps: float, around_zero: bool = False):
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
+        self.weight = nn.Parameter(torch.zeros(size) if around_zero else torch.ones(size))
+        self.eps, self.around_zero = eps, around_zero
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps)
+        return rms_norm(x, self.weight, self.eps, self.around_zero)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, around_zero: bool) -> Tensor:
     """What RMSNorm computes; `weight` may differ along other dimensions too."""
     # Small operations cost their start, not their work, so there are as few as can be.
     wide = None if x.dtype is torch.float32 else torch.float32
     norm = torch.linalg.vector_norm(x, 2, -1, True, dtype=wide)  # the root of the sum of squares, (..., 1)
     scale = torch.addcmul(constant(eps, x.device), norm, norm, value=1 / x.shape[-1]).rsqrt_()
-    return (x * scale if wide is None else (x * scale).to(x.dtype)) * weight
+    normed = x * scale
+    if around_zero:  # the reference rounds after this weight, but before the other kind
+        normed = torch.addcmul(normed, normed, weight)
+        return normed if wide is None else normed.to(x.dtype)
+    return (normed if wide is None else normed.to(x.dtype)) * weight
 
 
 @cache
@@ -57,11 +64,12 @@ class MLP(nn.Module):
 class Rotary:
     """Cosine and sine of every position's angles, looked up once a call (RoFormer, arXiv:2104.09864).
 
-    The table grows by doubling to the highest position asked for. It holds constants only.
+    The table grows by doubling to the highest position asked for. It holds constants only. Of a head's `head_dim`
+    features the first `turned` are turned; the others get cosine 1 and sine 0.
     """
 
-    def __init__(self, head_dim: int, theta: float):
-        self.head_dim, self.theta = head_dim, theta
+    def __init__(self, head_dim: int, theta: float, turned: int | None = None):
+        self.head_dim, self.theta, self.turned = head_dim, theta, turned or head_dim
         self.cos = self.sin = torch.empty(0)
 
     def at(self, positions: Tensor | slice, highest: int, dtype: torch.dtype, device) -> tuple[Tensor, Tensor]:
@@ -77,15 +85,22 @@ class Rotary:
 
     def angles(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """The same without a table, for positions of any shape (...) and value, below 0 too: (..., 1, head_dim)."""
-        pairs = torch.arange(0, self.head_dim, 2, device=positions.device, dtype=torch.float32)
-        frequencies = 1.0 / self.theta ** (pairs / self.head_dim)  # (head_dim / 2,)
-        angles = positions[..., None, None].float() * frequencies  # (..., 1, head_dim / 2)
-        cos, sin = angles.cos(), angles.sin()
+        pairs = torch.arange(0, self.turned, 2, device=positions.device, dtype=torch.float32)
+        frequencies = 1.0 / self.theta ** (pairs / self.turned)  # (turned / 2,)
+        angles = positions[..., None, None].float() * frequencies  # (..., 1, turned / 2)
+        cos, sin, rest = angles.cos(), angles.sin(), (0, self.head_dim - self.turned)
         # (..., 1, head_dim): laid out for `rotate`, the minus of the first half already in
-        return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
+        cos, sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+        return F.pad(cos, rest, value=1.0).to(dtype), F.pad(sin, rest).to(dtype)
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turns x (B, T, heads, head_dim) by its position. Qwen pairs feature i with i + head_dim / 2 (half-split):
-    (a, b) becomes (a cos - b sin, b cos + a sin), here as (a, b) * cos + (b, a) * (-sin, sin)."""
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
+    """Turns the first `turned` features of x (B, T, heads, head_dim) by its position. Qwen pairs feature i with
+    i + turned / 2 (half-split): (a, b) becomes (a cos - b sin, b cos + a sin), here as (a, b) * cos +
+    (b, a) * (-sin, sin). What is not turned stays: its cosine is 1, its sine 0."""
+    half = turned // 2
+    if turned == x.shape[-1]:
+        other = x.roll(half, -1)
+    else:
+        other = torch.cat((x[..., half:turned], x[..., :half], x[..., turned:]), -1)
+    return torch.addcmul(x * cos, other, sin)

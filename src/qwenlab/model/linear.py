@@ -32,10 +32,12 @@ def turned(x: Tensor, weight: Tensor) -> Tensor:
 
 def shared(x: Tensor, weight: Tensor) -> Tensor:
     """The rows shared out among the threads, as one batch of smaller products: small matrices gain."""
-    rows, size = x.shape
+    rows = len(x)
     parts = max(1, min(torch.get_num_threads(), rows // 2))
-    x = F.pad(x, (0, 0, 0, -rows % parts)).view(parts, -1, size)  # (P, R / P, K), rounded up
-    return torch.bmm(x, weight.T.expand(parts, -1, -1)).view(-1, len(weight))[:rows]
+    if rows % parts:
+        x = F.pad(x, (0, 0, 0, -rows % parts))
+    out = torch.bmm(x.view(parts, -1, x.shape[1]), weight.T.expand(parts, -1, -1)).view(-1, len(weight))
+    return out[:rows] if rows % parts else out
 
 
 def onednn(x: Tensor, weight: Tensor) -> Tensor:

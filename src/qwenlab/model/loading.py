@@ -29,7 +29,8 @@ def load(name, dtype=None, device=None) -> tuple[Model, Tokenizer]:
     dtype: a torch.dtype or its name; None = float32 on a CPU, bfloat16 on a GPU. device: None = a GPU if there is one.
 
     The model comes ready for inference: `eval()`, and no parameter asks for gradients. Call
-    `model.requires_grad_(True)` to train it. `model.stop_ids` are the ids that end an answer.
+    `model.requires_grad_(True)` to train it. `model.stop_ids` are the ids that end an answer, `model.ignored` names
+    the checkpoint's tensors that were not needed (those of a multimodal Qwen3.5 that see).
     Raises CheckpointError, ConfigError, WeightsError, TokenizerError or ChatTemplateError, each in one line.
     """
     device = choose_device(device)
@@ -39,7 +40,7 @@ def load(name, dtype=None, device=None) -> tuple[Model, Tokenizer]:
     tokenizer = Tokenizer.from_folder(folder, vocab_size=config.vocab_size)
     with torch.device("meta"):  # shapes without numbers: the file's tensors take their places
         model = Model(config)
-    load_weights(model, folder, dtype=dtype, device=device)
+    model.ignored = load_weights(model, folder, dtype=dtype, device=device)
     model.stop_ids = stop_ids(folder, config)
     return model.eval().requires_grad_(False), tokenizer
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from qwenlab.model.attention import Attention
 from qwenlab.model.call import Call, close_up, plan
 from qwenlab.model.config import Config
+from qwenlab.model.deltanet import DeltaNet
 from qwenlab.model.joined import Joined
 from qwenlab.model.kernels import BY_NAME
 from qwenlab.model.layers import MLP, RMSNorm, Rotary
@@ -16,17 +17,21 @@ from qwenlab.model.state import State
 
 
 class Layer(nn.Module):
-    """Attention, then MLP, each on a normed input and added to what came in (pre-norm residual)."""
+    """Attention or DeltaNet, then MLP, each on a normed input and added to what came in (pre-norm residual)."""
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, kind: str):
         super().__init__()
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.self_attn = Attention(config)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, config.is_qwen3_5)
+        if kind == "linear_attention":
+            self.linear_attn = DeltaNet(config)
+        else:
+            self.self_attn = Attention(config)
+        self.mixer = "linear_attn" if kind == "linear_attention" else "self_attn"
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, config.is_qwen3_5)
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, call: Call, number: int) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), call, number)
+        x = x + getattr(self, self.mixer)(self.input_layernorm(x), call, number)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -36,8 +41,8 @@ class Decoder(nn.Module):
     def __init__(self, config: Config):
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.layers = nn.ModuleList(Layer(config, kind) for kind in config.layer_types)
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, config.is_qwen3_5)
 
     def forward(self, input_ids: Tensor, call: Call) -> Tensor:
         x = self.embed_tokens(input_ids.flatten())
@@ -47,18 +52,20 @@ class Decoder(nn.Module):
 
 
 class Model(nn.Module):
-    """A dense Qwen3 (arXiv:2505.09388), equal to the reference implementation, parameters named as published.
+    """A dense Qwen3 (arXiv:2505.09388) or the language model of a Qwen3.5, by the layer list of its config.
 
-    `config` is its shape, `stop_ids` a frozenset of the ids that end an answer. `attention` is "sdpa", "eager" or a
-    function attention(q, k, v, mask, scale) with the shapes of `qwenlab.model.kernels.eager`.
+    Equal to the reference implementations, parameters named as published. `config` is its shape, `stop_ids` a
+    frozenset of the ids that end an answer. `attention` is "sdpa", "eager" or a function
+    attention(q, k, v, mask, scale) with the shapes of `qwenlab.model.kernels.eager`. `chunk` is how many tokens
+    DeltaNet takes at a time; 16 trains short texts faster.
     """
 
     def __init__(self, config: Config):
         super().__init__()
         self.config = config
         self.stop_ids = frozenset(config.eos_token_id)
-        self.attention = "sdpa"
-        self.rotary = Rotary(config.head_dim, config.rope_theta)
+        self.attention, self.chunk = "sdpa", 64
+        self.rotary = Rotary(config.head_dim, config.rope_theta, config.rotary_dim)
         self.model = Decoder(config)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
@@ -111,10 +118,10 @@ class Model(nn.Module):
 
         Without a state, `attention_mask` may also be the reader's own (B, 1, T, T) bool mask, True = may attend.
         Then nothing is closed up: the rectangle is computed as given, pads included, at `position_ids` (B, T)
-        int64 (default 0..T-1), and `last_only` means the last column.
+        int64 (default 0..T-1), and `last_only` means the last column. Linear attention has no use for such a mask.
 
         Raises ValueError for ids outside the vocabulary, a mask of another shape or type, a row without a real
-        token and without a state, a row longer than the state's capacity.
+        token and without a state, a row longer than the state's capacity, a row that a broken call spoiled.
         """
         if state is not None and torch.is_grad_enabled():
             with torch.no_grad():
@@ -122,6 +129,8 @@ class Model(nn.Module):
                     input_ids, attention_mask, state, rows=rows, position_ids=position_ids, last_only=last_only
                 )
         own_mask = check_call(input_ids, attention_mask, state, rows, position_ids)
+        if own_mask and "linear_attention" in self.config.layer_types:
+            raise ValueError("linear attention takes no (B, 1, T, T) mask: give the (B, T) mask of real tokens")
         device = self.device
         input_ids = input_ids.to(device)
         if attention_mask is not None:
@@ -143,11 +152,11 @@ class Model(nn.Module):
                 ends = torch.arange(len(ids)) * ids.shape[1] + (counts - 1).clamp(min=0)
                 hidden = hidden[ends.to(self.device)]  # (B, hidden)
             logits = self._head(hidden)  # (B, vocab) or (B * W, vocab)
+            if state is not None:
+                state.advance(call.rows, counts)  # last, so that an interrupted call was none
         except BaseException:
             call.take_back()
             raise
-        if state is not None:
-            state.advance(call.rows, counts)  # last, so that an interrupted call leaves no trace
         if last_only:
             return logits if real is None else logits.masked_fill((counts == 0).to(self.device)[:, None], 0)
         logits = logits.view(*ids.shape, -1)  # (B, W, vocab)

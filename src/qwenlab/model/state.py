@@ -1,9 +1,11 @@
-"""What a batch of rows remembers between calls, in one object: keys and values, and how many tokens each row holds."""
+"""What a batch of rows remembers between calls, in one object, and how many tokens each row holds."""
 
 import torch
 from torch import Tensor
 
 from qwenlab.model.config import Config
+
+GROWING = ("keys", "values")  # the tensors with a place for every token; the others keep their size
 
 
 class State:
@@ -11,10 +13,15 @@ class State:
 
     `lengths` (B,) int64: real tokens each row holds, kept on the host so that a decode step knows its shapes
     without asking the device. `layers[n]` holds layer n's tensors by name, rows first:
-    "keys" and "values" (B, KVH, C, D), of which row b has `lengths[b]` positions in use. No pad is ever stored.
+    "keys" and "values" (B, KVH, C, D), of which row b has `lengths[b]` positions in use; or "window" (B, K - 1,
+    channels) and "memory" (B, heads, Dk, Dv) float32, which are as large after a million tokens as after one. No pad
+    is ever stored.
 
     With `capacity` (tokens a row) the tensors are made once and a longer row is refused; with None they start
     empty and double when needed.
+
+    A window and a memory are overwritten as a call goes. If it breaks off midway, they can't be had back: its rows
+    are `spoiled` and refused until they are reset or put back from a snapshot.
     """
 
     def __init__(self, config: Config, batch_size: int, capacity: int | None, dtype: torch.dtype, device: torch.device):
@@ -24,22 +31,23 @@ class State:
             raise ValueError(f"capacity is {capacity}, expected at least 1 token a row, or None to grow")
         self.fixed = capacity is not None
         self.lengths = torch.zeros(batch_size, dtype=torch.int64)
-        shape = (batch_size, config.num_key_value_heads, capacity or 0, config.head_dim)
-        # Zeros, not empty: a masked weight of 0 times a NaN left in unused memory would still be NaN.
+        self.capacity = capacity or 0  # tokens a row can hold before the tensors must grow
+        self.spoiled: set[int] = set()
+        # Zeros, not empty: a masked weight of 0 times a NaN left in unused memory would still be NaN. A memory is
+        # float32 whatever the model is: its rounding would add up from token to token.
+        kinds, wide = shapes(config, self.capacity), {"memory": torch.float32}
         self.layers = [
-            {name: torch.zeros(shape, dtype=dtype, device=device) for name in ("keys", "values")}
-            for _ in range(config.num_hidden_layers)
+            {
+                name: torch.zeros(batch_size, *shape, dtype=wide.get(name, dtype), device=device)
+                for name, shape in kinds[kind].items()
+            }
+            for kind in config.layer_types
         ]
         self.count_lines()
 
     @property
     def batch_size(self) -> int:
         return len(self.lengths)
-
-    @property
-    def capacity(self) -> int:
-        """Tokens a row can hold before the tensors must grow."""
-        return self.layers[0]["keys"].shape[2]
 
     @property
     def nbytes(self) -> int:
@@ -49,7 +57,9 @@ class State:
     def select(self, rows) -> "State":
         """A new state of the rows named by an index tensor or list (repeats allowed) or a bool tensor (B,)."""
         index = self.row_index(rows)
-        return self._map(lambda t: t.index_select(0, index.to(t.device)))
+        new = self._map(lambda t: t.index_select(0, index.to(t.device)))
+        new.spoiled = {place for place, row in enumerate(index.tolist()) if row in self.spoiled}
+        return new
 
     def repeat(self, n: int) -> "State":
         """A new state in which row i has become rows i*n .. i*n+n-1."""
@@ -59,12 +69,15 @@ class State:
 
     def snapshot(self) -> "State":
         """A copy that later calls leave as it is."""
-        return self._map(torch.clone)
+        new = self._map(torch.clone)
+        new.spoiled = set(self.spoiled)
+        return new
 
     def reset(self, rows=None) -> None:
         """Empties the rows in place (all, if None): length 0 and nothing of the last request left behind."""
         index = self.row_index(rows)
         self.lengths[index] = 0
+        self.spoiled -= set(index.tolist())
         for layer in self.layers:
             for t in layer.values():
                 t.index_fill_(0, index.to(t.device), 0)
@@ -84,10 +97,12 @@ class State:
         self.make_room(used, index[int(other.lengths.argmax())])
         self.reset(index)
         self.lengths[index] = other.lengths
+        self.spoiled |= {int(index[row]) for row in other.spoiled}
         for mine, theirs in zip(self.layers, other.layers, strict=True):
             for name, t in mine.items():
                 # (N, KVH, used, D): the tokens in use; what lies beyond is empty on both sides
-                t[index.to(t.device), :, :used] = theirs[name][:, :, :used]
+                part = slice(used if name in GROWING else None)
+                t[index.to(t.device), :, part] = theirs[name][:, :, part]
 
     def advance(self, rows, counts: Tensor) -> None:
         """Notes that the rows (None = all) hold `counts` (B,) more tokens."""
@@ -107,17 +122,27 @@ class State:
         for layer in self.layers:
             layers.append({})
             for name, t in layer.items():
-                bigger = t.new_zeros(*t.shape[:2], grown, t.shape[3])  # (B, KVH, C', D)
-                bigger[:, :, : t.shape[2]] = t
-                layers[-1][name] = bigger
-        self.layers = layers  # all at once: if memory runs out before, the state is as it was
+                if name in GROWING:
+                    bigger = t.new_zeros(*t.shape[:2], grown, t.shape[3])  # (B, KVH, C', D)
+                    bigger[:, :, : t.shape[2]] = t
+                    t = bigger
+                layers[-1][name] = t
+        self.layers, self.capacity = layers, grown  # all at once: if memory runs out before, the state is as it was
         self.count_lines()
 
     def count_lines(self) -> None:
         """`lines` (B, 1, KVH): where each head's first position stands when keys are read as lines (B * KVH * C, D)."""
-        keys = self.layers[0]["keys"]
+        keys = next((layer["keys"] for layer in self.layers if "keys" in layer), None)
+        if keys is None:
+            self.lines = torch.zeros(self.batch_size, 1, 0, dtype=torch.int64, device=self.layers[0]["memory"].device)
+            return
         rows, heads, capacity, _ = keys.shape
         self.lines = torch.arange(rows * heads, device=keys.device).view(rows, 1, heads) * capacity
+
+    def row_numbers(self, rows) -> list[int]:
+        """A call's rows (None = all, a slice or an index tensor), which were checked, as numbers."""
+        every = torch.arange(self.batch_size)
+        return (every if rows is None else every[rows]).tolist()
 
     def row_index(self, rows) -> Tensor:
         """`rows` (None, int list, index or bool tensor) as host row numbers (N,) int64. Raises ValueError."""
@@ -141,12 +166,27 @@ class State:
         return index
 
     def _kind(self) -> list:
-        return [(name, t.dtype, t.shape[1], t.shape[3]) for layer in self.layers for name, t in layer.items()]
+        """All that two states must share to exchange rows: every tensor's shape but for rows and tokens."""
+        tensors = [(name, t) for layer in self.layers for name, t in layer.items()]
+        return [(name, t.dtype, t.shape[1], t.shape[2 + (name in GROWING) :]) for name, t in tensors]
 
     def _map(self, change) -> "State":
         new = object.__new__(State)
-        new.fixed = self.fixed
+        new.fixed, new.capacity = self.fixed, self.capacity
         new.lengths = change(self.lengths)
         new.layers = [{name: change(t) for name, t in layer.items()} for layer in self.layers]
         new.count_lines()
         return new
+
+
+def shapes(config: Config, capacity: int) -> dict[str, dict[str, tuple[int, ...]]]:
+    """What a row keeps for a layer of each kind: its tensors' shapes."""
+    heads, key_dim, value_dim = config.linear_num_value_heads, config.linear_key_head_dim, config.linear_value_head_dim
+    channels = 2 * config.linear_num_key_heads * key_dim + heads * value_dim
+    return {
+        "full_attention": dict.fromkeys(GROWING, (config.num_key_value_heads, capacity, config.head_dim)),
+        "linear_attention": {
+            "window": (config.linear_conv_kernel_dim - 1, channels),
+            "memory": (heads, key_dim, value_dim),
+        },
+    }

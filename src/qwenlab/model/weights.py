@@ -9,37 +9,39 @@ from safetensors.torch import save
 from torch import nn
 
 from qwenlab.errors import QwenlabError, read_json
+from qwenlab.model.deltanet import KEPT_FLOAT32
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 FLOATS = ("F64", "F32", "F16", "BF16")
+NESTED = "model.language_model."  # where a multimodal Qwen3.5 keeps what a text-only file has under "model."
+OTHER_PARTS = ("model.visual.", "mtp.")  # eyes, and a head that guesses several tokens ahead
 
 
 class WeightsError(QwenlabError):
     """A weights file is missing, broken, or doesn't fit the model that config.json describes."""
 
 
-def load_weights(model: nn.Module, folder, dtype: torch.dtype | None = None, device="cpu") -> None:
+def load_weights(model: nn.Module, folder, dtype: torch.dtype | None = None, device="cpu") -> list[str]:
     """Fills `model` (which may live on the meta device) from the safetensors in `folder`.
 
-    Tensors become `dtype` (None = as stored) on `device`. All are checked before the first is taken: one WeightsError
-    lists what is missing, surplus, misshapen or quantised (no float). A tied model ignores a stored `lm_head`.
+    Tensors become `dtype` (None = as stored; DeltaNet's float32 ones stay so) on `device`. All are checked before the
+    first is taken: one WeightsError lists what is missing, surplus, misshapen or quantised (no float). Returns the
+    names that were ignored: of a multimodal Qwen3.5 all but the language model, of a tied model a stored `lm_head`.
     """
     folder = Path(folder)
-    files = tensor_files(folder)
+    published, ignored = language_model(tensor_files(folder), model.config)
     expected = dict(model.named_parameters())
-    if model.config.tie_word_embeddings:
-        files.pop("lm_head.weight", None)
-    opened = {path: open_file(path) for path in dict.fromkeys(files.values())}
-    stored = {name: opened[path].get_slice(name) for name, path in files.items()}
+    opened = {path: open_file(path) for path in dict.fromkeys(path for _, path in published.values())}
+    stored = {name: opened[path].get_slice(theirs) for name, (theirs, path) in published.items()}
     shapes = {name: tuple(tensor.get_shape()) for name, tensor in stored.items()}
     problems = describe(
-        missing=[name for name in expected if name not in files],
-        surplus=[name for name in files if name not in expected],
+        missing=[name for name in expected if name not in stored],
+        surplus=[name for name in stored if name not in expected],
         misshapen=[
             f"{name} {shapes[name]} instead of {tuple(parameter.shape)}"
             for name, parameter in expected.items()
-            if name in files and shapes[name] != tuple(parameter.shape)
+            if name in stored and shapes[name] != tuple(parameter.shape)
         ],
         quantised=[
             f"{name} {tensor.get_dtype()}" for name, tensor in stored.items() if tensor.get_dtype() not in FLOATS
@@ -47,24 +49,45 @@ def load_weights(model: nn.Module, folder, dtype: torch.dtype | None = None, dev
     )
     if problems:
         raise WeightsError(f"{folder}: the tensors don't fit config.json: {problems}")
-    for name, path in files.items():
+    for name, (theirs, path) in published.items():
         owner, _, leaf = name.rpartition(".")
-        tensor = opened[path].get_tensor(name).to(device=device, dtype=dtype)
+        tensor = opened[path].get_tensor(theirs).to(device=device, dtype=dtype_of(name, dtype))
         trained = expected[name].requires_grad
         setattr(model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=trained))
+    return ignored
 
 
 def save_weights(model: nn.Module, folder, dtype: torch.dtype | None = None) -> Path:
     """Writes `folder`/model.safetensors (parameters as `dtype`, None = as they are); the file appears whole or not."""
     path = Path(folder) / SINGLE
     part = path.with_name(SINGLE + ".part")
-    tensors = {name: p.detach().to("cpu", dtype).contiguous() for name, p in model.named_parameters()}
+    tensors = {name: p.detach().to("cpu", dtype_of(name, dtype)).contiguous() for name, p in model.named_parameters()}
     try:
         part.write_bytes(save(tensors, metadata={"format": "pt"}))  # not save_file: it makes files only we may read
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
     return path
+
+
+def dtype_of(name: str, dtype: torch.dtype | None) -> torch.dtype | None:
+    """The dtype of one tensor of a model in `dtype`."""
+    return torch.float32 if dtype is not None and name.endswith(KEPT_FLOAT32) else dtype
+
+
+def language_model(files: dict[str, Path], config) -> tuple[dict[str, tuple[str, Path]], list[str]]:
+    """Our name of each tensor to its name in the file and the file, and the names of what the model has no use for."""
+    unused = (*(OTHER_PARTS if config.is_qwen3_5 else ()), *(["lm_head.weight"] if config.tie_word_embeddings else ()))
+    published, ignored = {}, []
+    for name, path in files.items():
+        ours = name.replace(NESTED, "model.", 1)
+        if name.startswith(unused):
+            ignored.append(name)
+        elif ours != name and ours in files:  # there twice: one is surplus
+            published[name] = (name, path)
+        else:
+            published[ours] = (name, path)
+    return published, ignored
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:
