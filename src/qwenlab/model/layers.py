@@ -35,7 +35,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, around_zero: bool) -> Tensor
     if around_zero:  # the reference rounds after this weight, but before the other kind
         normed = torch.addcmul(normed, normed, weight)
         return normed if wide is None else normed.to(x.dtype)
-    return (normed if wide is None else normed.to(x.dtype)) * weight
+    return (normed if wide is None else normed.to(x.dtype)).mul_(weight)
 
 
 @cache
@@ -58,7 +58,7 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         both = self.joined(self, x)  # (N, 2 * intermediate)
         size = both.shape[1] // 2
-        return self.down(self, F.silu(both[:, :size]) * both[:, size:])
+        return self.down(self, F.silu(both[:, :size]).mul_(both[:, size:]))
 
 
 class Rotary:
@@ -103,4 +103,4 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
         other = x.roll(half, -1)
     else:
         other = torch.cat((x[..., half:turned], x[..., :half], x[..., turned:]), -1)
-    return torch.addcmul(x * cos, other, sin)
+    return (x * cos).addcmul_(other, sin)

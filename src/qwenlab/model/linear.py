@@ -10,7 +10,6 @@ The environment variable QWENLAB_LINEAR = linear, turned, shared or onednn force
 """
 
 import os
-from statistics import median
 from time import perf_counter
 
 import torch
@@ -21,7 +20,7 @@ STEPS = (2, 3, 4, 8, 16, 32, 64)  # numbers of rows; those between count as the 
 MOST = 256  # rows: up to here they count as the last step, beyond it the ways hardly differ
 COLD = 64 * 2**20  # bytes, more than caches hold: a large model's matrix has left them when its turn comes again
 SMALL = 2**20  # bytes: a matrix below belongs to a model that stays in the caches
-SECONDS = 10e-3  # for one number of rows and one shape
+SECONDS = 20e-3  # for one number of rows and one shape
 GAIN = 0.95  # another way must take at most this share of the reference's time
 
 
@@ -109,9 +108,9 @@ def measure(rows: int, weight: Tensor) -> str:
         except RuntimeError:  # a kernel that doesn't know this dtype or machine
             seconds[name].append(float("inf"))
         calls += 1
-    medians = {name: median(times[1:]) for name, times in seconds.items()}  # the first call of a kernel prepares it
-    best = min(medians, key=medians.get)
-    return best if medians[best] < GAIN * medians["linear"] else "linear"
+    least = {name: min(times) for name, times in seconds.items()}  # others on the machine only ever add
+    best = min(least, key=least.get)
+    return best if least[best] < GAIN * least["linear"] else "linear"
 
 
 def table() -> str:
