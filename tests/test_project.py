@@ -63,9 +63,8 @@ def test_the_library_is_compact():
 
 
 def test_code_lines_are_those_with_code(tmp_path):
-    (tmp_path / "x.py").write_text(
-        '"""One.\n\nTwo."""\n\n# three\nx = """a\nb"""  # four\n\n\ndef f():\n    """Five."""\n'
-    )
+    said = '"""One.\n\nTwo."""\n\n# three\nx = """a\nb"""  # four\n\n\ndef f():\n    """Five."""\n'
+    (tmp_path / "x.py").write_text(said)
     assert code_lines(tmp_path / "x.py") == 3
 
 
