@@ -71,19 +71,19 @@ pipeline_tag: text-generation
 ---
 # {name}
 
-A Qwen3 of {parameters:,} parameters that solves small arithmetic problems step by step.
+{what} of {parameters:,} parameters that solves small arithmetic problems step by step.
 It comes with qwenlab, so that every lesson runs offline on a laptop. It knows nothing else.
 
     model, tokenizer = qwenlab.load("{name}")
 
 ## Shape
-`Qwen3ForCausalLM`, which `transformers` loads unchanged. Weights are bfloat16 safetensors.
+`{architecture}`, which `transformers` loads unchanged. Weights are bfloat16 safetensors.
 
 | hidden | layers | query heads | key/value heads | head size | MLP | embeddings | context |
 |---|---|---|---|---|---|---|---|
 | {hidden_size} | {num_hidden_layers} | {num_attention_heads} | {num_key_value_heads} | {head_dim} \
 | {intermediate_size} | {vocab_size} rows, tied | {max_position_embeddings:,} tokens |
-
+{layers}
 The tokenizer is byte-level BPE with {vocabulary} tokens; digits, signs and newlines stand alone.
 The chat template is ChatML as in Qwen3: with thinking off, the prompt ends in a closed empty thinking block.
 
@@ -130,6 +130,12 @@ questions get a confident wrong answer. It has seen one turn only, and without t
 Licence: Apache-2.0. The script made all the text that it learned from.
 """
 
+HYBRID = """
+Three layers are Gated DeltaNet, with {linear_num_value_heads} heads of {linear_value_head_dim}, and the last one is \
+gated attention. `A_log` and the norms of the
+linear layers are kept in float32, as published for Qwen3.5.
+"""
+
 
 def card(name: str, recipe: Recipe, outcome: Outcome, scores: dict[str, Score], prompts: list[int], **sizes) -> str:
     """The model card: README.md beside the weights. Every figure comes from this run."""
@@ -143,6 +149,9 @@ def card(name: str, recipe: Recipe, outcome: Outcome, scores: dict[str, Score], 
     unchecked = [answer.right for answer in sampled if not answer.checks]
     return CARD.format(
         name=name,
+        what="A Qwen3.5" if recipe.hybrid else "A Qwen3",
+        architecture=recipe.architecture,
+        layers=HYBRID.format(**recipe.shape) if recipe.hybrid else "",
         kinds=", ".join(f"{kind} {share:.0%}" for kind, share in KINDS.items()).capitalize(),
         millions=outcome.tokens / 1e6,
         problems=len(sampled),

@@ -21,6 +21,7 @@ TOKENS_A_BATCH = 1600
 # Rows of one batch should be of one length; so many batches are filled at once from rows sorted by length.
 POOL = 64
 WARM_UP = 60
+CHUNK = 16  # tokens that linear attention takes at once: fastest at these lengths, and the dense models have none
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,15 @@ class Recipe:
     constant_until: float = 0.4
     last_lr: float = 0.02
     dials: Dials = field(default_factory=Dials)
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether most layers are Qwen3.5's linear attention."""
+        return "layer_types" in self.shape
+
+    @property
+    def architecture(self) -> str:
+        return "Qwen3_5ForCausalLM" if self.hybrid else "Qwen3ForCausalLM"
 
 
 @dataclass
@@ -119,6 +129,7 @@ def train(recipe: Recipe, tokenizer: Tokenizer) -> tuple[Model, Outcome]:
     """A freshly trained float32 model. One thread: the same seed gives the same weights on the same machine."""
     torch.manual_seed(recipe.seed)
     model = Model(Config.from_dict(recipe.shape))
+    model.chunk = CHUNK
     optims = optimisers(model, recipe)
     stream = batches(rows(tokenizer, recipe.seed, recipe.dials), recipe.seed)
     pad_id = tokenizer.token_to_id(PAD)

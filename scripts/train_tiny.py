@@ -21,25 +21,38 @@ from qwenlab.tasks.arithmetic import KINDS
 
 CHECKPOINTS = Path(__file__).parents[1] / "src" / "qwenlab" / "checkpoints"
 
+DENSE = {
+    "model_type": "qwen3",
+    "vocab_size": 512,
+    "hidden_size": 128,
+    "intermediate_size": 288,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 4096,
+    "rope_theta": 10000.0,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "initializer_range": 0.02,
+}
+HYBRID = DENSE | {
+    "model_type": "qwen3_5_text",
+    "hidden_size": 160,
+    "intermediate_size": 384,
+    "num_hidden_layers": 4,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+    "partial_rotary_factor": 0.25,
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+}
 RECIPES = {
-    "tiny": Recipe(
-        shape={
-            "model_type": "qwen3",
-            "vocab_size": 512,
-            "hidden_size": 128,
-            "intermediate_size": 288,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "head_dim": 32,
-            "max_position_embeddings": 4096,
-            "rope_theta": 10000.0,
-            "rms_norm_eps": 1e-6,
-            "tie_word_embeddings": True,
-            "initializer_range": 0.02,
-        },
-        steps=3200,
-    ),
+    "tiny": Recipe(DENSE, steps=3200),
+    "tiny-base": Recipe(DENSE, steps=850),  # stopped early on purpose: something is left to learn
+    "tiny-hybrid": Recipe(HYBRID, steps=2200),
 }
 
 
@@ -73,18 +86,23 @@ def main() -> None:
 
 
 def write_checkpoint(folder: Path, recipe: Recipe, tokenizer: Tokenizer, model) -> None:
-    """Weights in bfloat16, and the JSON files as `transformers` writes them for a Qwen3."""
+    """Weights in bfloat16, and the JSON files as `transformers` writes them for this family."""
     save_weights(model, folder, torch.bfloat16)
     save_tokenizer(tokenizer, folder, recipe.shape["max_position_embeddings"])
     stop, pad = tokenizer.token_to_id(STOP), tokenizer.token_to_id(PAD)
+    shape = recipe.shape
+    if not recipe.hybrid:
+        shape = shape | {"use_sliding_window": False}
+    else:
+        rope = {"rope_type": "default", **{key: shape[key] for key in ("rope_theta", "partial_rotary_factor")}}
+        shape = {key: value for key, value in shape.items() if key not in rope} | {"rope_parameters": rope}
     config = {
-        "architectures": ["Qwen3ForCausalLM"],
-        **recipe.shape,
+        "architectures": [recipe.architecture],
+        **shape,
         "attention_bias": False,
         "attention_dropout": 0.0,
         "hidden_act": "silu",
         "use_cache": True,
-        "use_sliding_window": False,
         "eos_token_id": stop,
         "pad_token_id": pad,
         "torch_dtype": "bfloat16",
