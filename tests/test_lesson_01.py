@@ -9,6 +9,7 @@ from lesson_cells import code_cells, say
 from site_files import missing
 from test_browser import SITE, Watch, address, chromium  # noqa: F401  (the last two are fixtures)
 
+from qwenlab.model import linear
 from qwenlab.teach import exploring
 
 NAME = "01-why-batch"
@@ -193,17 +194,29 @@ def test_the_fixed_cost_is_a_large_share_of_a_tiny_step_and_a_small_one_of_a_wid
     assert hollow > 0.2 * tiny and hollow < 0.5 * wide
 
 
-def test_two_kernels_for_the_same_product(lesson, capsys):
+def test_several_kernels_for_the_same_product(lesson, capsys):
     sources, names = lesson
     quick = sources["skinny"].replace("SKINNY = [1, 2, 4, 8, 16, 32, 64]", "SKINNY = [1, 4]")
     assert quick != sources["skinny"]
     scope = dict(names, REPEATS=1)
     exec(quick + "\n" + sources["loses-kernel"], scope)
-    lines = capsys.readouterr().out.splitlines()[-2:]
-    for way, line in zip(scope["WAYS"], lines, strict=True):
-        took = scope["took"]
+    ways, took = scope["WAYS"], scope["took"]
+    assert len(ways) >= 3
+    lines = capsys.readouterr().out.splitlines()[-len(ways) :]
+    for way, line in zip(ways, lines, strict=True):
         share = took[way, 4].median / (4 * took[way, 1].median)
-        assert line.split()[-2:] == ["1.00", f"{share:.2f}"]
+        assert line.split()[0] == way and line.split()[-2:] == ["1.00", f"{share:.2f}"]
+
+
+def test_what_the_library_chose_is_shown(lesson, capsys, monkeypatch):
+    sources, names = lesson
+    monkeypatch.setattr(
+        linear, "chosen", {"4 rows, 4096 x 1024, float32, 2 threads": "turned", "4 rows, 8 x 8": "linear"}
+    )
+    monkeypatch.delenv("QWENLAB_LINEAR", raising=False)
+    exec(sources["kernels-here"], dict(names))
+    head, line = capsys.readouterr().out.splitlines()
+    assert line.startswith("4096 x 1024") and line[: head.index("4") + 1].split()[-1] == "turned"
 
 
 def test_the_bend_moves_out_with_the_context(lesson, capsys):

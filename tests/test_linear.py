@@ -1,143 +1,133 @@
-"""Joined projections: one block of memory beneath several parameters, which stay the ones that count."""
+"""Kernels for a few rows: all give the same, the quickest is kept, and the choice can be forced, told and restored."""
 
-import copy
+import time
 
 import pytest
 import torch
-from helpers import difference, random_model
-from torch import nn
+import torch.nn.functional as F
+from helpers import difference
 
-from qwenlab.batching.generation import generate
-from qwenlab.model.weights import load_weights, save_weights
+from qwenlab.model import linear
 
-IDS = torch.tensor([[7, 3, 9, 1], [4, 4, 2, 8]])
+NAMES = list(linear.KERNELS)
 
 
-def agree(model) -> None:
-    """The joined product against the parameters one by one, which is how gradients are made."""
-    with torch.no_grad():
-        joined = model(IDS)
-    with torch.enable_grad():
-        assert difference(joined, model(IDS).detach()) < 1e-5
+@pytest.fixture(autouse=True)
+def nothing_chosen(monkeypatch):
+    monkeypatch.setattr(linear, "chosen", {})
+    monkeypatch.setattr(linear, "known", {})
+    monkeypatch.delenv("QWENLAB_LINEAR", raising=False)
 
 
 @pytest.fixture
-def used():
-    """A model whose blocks have been laid out."""
-    model = random_model(seed=6)
+def kernels(monkeypatch):
+    """Replaces the kernels by some that take so many milliseconds; returns the list of the calls."""
+    calls = []
+
+    def set_times(**milliseconds):
+        def slow(name, ms):
+            return lambda x, weight: (calls.append(name), time.sleep(ms / 1e3), F.linear(x, weight))[-1]
+
+        monkeypatch.setattr(linear, "KERNELS", {name: slow(name, ms) for name, ms in milliseconds.items()})
+        return calls
+
+    return set_times
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 8, 16, 33, 64, 65])
+@pytest.mark.parametrize("shape", [(24, 16), (130, 288)], ids=str)
+def test_every_kernel_computes_the_product(name, rows, shape):
+    generator = torch.Generator().manual_seed(rows)
+    x, weight = torch.randn(rows, shape[1], generator=generator), torch.randn(shape, generator=generator)
+    out = linear.KERNELS[name](x, weight)
+    assert out.shape == (rows, shape[0]) and out.is_contiguous()
+    assert difference(out, F.linear(x, weight)) < 1e-5
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", NAMES)
+def test_a_row_of_nan_stays_by_itself(name):
+    x = torch.randn(4, 32)
+    x[2] = float("nan")
+    finite = linear.KERNELS[name](x, torch.randn(48, 32)).isfinite().all(1)
+    assert finite.tolist() == [True, True, False, True]
+
+
+@pytest.mark.parametrize("quick", ["turned", "shared", "linear"])
+def test_the_quickest_is_kept_and_measured_once(kernels, quick):
+    calls = kernels(**{name: 0.2 if name == quick else 1.5 for name in ("linear", "turned", "shared")})
+    x, weight = torch.ones(4, 8), torch.ones(6, 8)
     with torch.no_grad():
-        model(IDS)
-    return model
+        linear.product(x, weight)
+        assert len(calls) > 3 and calls[-1] == quick
+        before = len(calls)
+        linear.product(x, weight)
+    assert calls[before:] == [quick]
+    assert list(linear.chosen.values()) == [quick]
 
 
-def replace_parameter(model):
-    model.model.layers[1].self_attn.k_proj.weight = nn.Parameter(torch.randn(64, 64))
+def test_a_hair_quicker_is_no_reason(kernels):
+    kernels(linear=2.0, turned=1.98)
+    assert linear.choose(4, torch.ones(6, 8)) == "linear"
 
 
-def replace_data(model):
-    model.model.layers[0].mlp.up_proj.weight.data = torch.randn(96, 64)
+def test_a_kernel_that_cannot_is_left_out(kernels, monkeypatch):
+    kernels(linear=1.0)
+
+    def unable(x, weight):
+        raise RuntimeError("no such instruction")
+
+    monkeypatch.setitem(linear.KERNELS, "turned", unable)
+    assert linear.choose(4, torch.ones(6, 8)) == "linear"
 
 
-def change_in_place(model):
-    with torch.no_grad():
-        model.model.layers[2].self_attn.v_proj.weight.mul_(3)
+def test_rows_between_two_numbers_count_as_the_next_and_one_or_many_are_not_measured(kernels):
+    calls = kernels(linear=0.2, turned=0.1)
+    weight = torch.ones(6, 8)
+    assert linear.choose(1, weight) == linear.choose(257, weight) == "linear" and not calls
+    linear.choose(5, weight)
+    linear.choose(200, weight)
+    assert [what.split(",")[0] for what in linear.chosen] == ["8 rows", "64 rows"]
 
 
-def there_and_back(model):
-    model.to(torch.bfloat16)
-    with torch.no_grad():
-        model(IDS)
-    model.to(torch.float32)
+def test_the_reference_computes_gradients(monkeypatch):
+    monkeypatch.setenv("QWENLAB_LINEAR", "turned")
+    x, weight = torch.randn(4, 8, requires_grad=True), torch.randn(6, 8)
+    assert torch.equal(linear.product(x, weight), F.linear(x, weight)) and not linear.known
 
 
-def load_another(model):
-    model.load_state_dict(random_model(seed=7).state_dict())
+def test_one_kernel_can_be_forced(monkeypatch):
+    monkeypatch.setenv("QWENLAB_LINEAR", "turned")
+    assert linear.choose(1, torch.ones(6, 8)) == "turned" and not linear.chosen
+    assert linear.table() == "turned, forced by QWENLAB_LINEAR" and linear.record() == {"forced": "turned"}
+    monkeypatch.setenv("QWENLAB_LINEAR", "magic")
+    with pytest.raises(ValueError, match=f"QWENLAB_LINEAR is 'magic', expected one of {', '.join(NAMES)}"):
+        linear.choose(1, torch.ones(6, 8))
 
 
-@pytest.mark.parametrize(
-    "change", [replace_parameter, replace_data, change_in_place, there_and_back, load_another], ids=lambda f: f.__name__
-)
-def test_a_changed_weight_counts_at_once(used, change):
-    with torch.no_grad():
-        before = used(IDS)
-    change(used)
-    with torch.no_grad():
-        assert difference(used(IDS), before) > 1e-4, "the change must show"
-    agree(used)
+def test_the_table_and_the_record(kernels):
+    kernels(linear=0.5, turned=0.1)
+    for rows in (4, 16):
+        linear.choose(rows, torch.ones(6, 8))
+    head, line = linear.table().splitlines()
+    assert head.split() == ["rows", "2", "3", "4", "8", "16", "32", "64"]
+    assert line.startswith("6 x 8, float32, ") and line.split()[-7:] == ["-", "-", "turned", "-", "turned", "-", "-"]
+    recorded = linear.record()
+    linear.chosen.clear()
+    linear.restore({what: "linear" for what in recorded})
+    assert linear.choose(4, torch.ones(6, 8)) == "linear"  # restored, not measured
+    with pytest.raises(ValueError, match="kernels magic: this machine has linear, turned"):
+        linear.restore({"4 rows": "magic"})
 
 
-def test_a_copy_is_independent(used):
-    other = copy.deepcopy(used)
-    with torch.no_grad():
-        before = used(IDS)
-        other(IDS)
-        other.model.layers[0].self_attn.v_proj.weight.zero_()
-        assert torch.equal(used(IDS), before)
-    agree(other)
-
-
-def test_weights_are_saved_and_loaded_after_joining(used, tmp_path):
-    save_weights(used, tmp_path)
-    other = random_model(seed=8)
-    with torch.no_grad():
-        other(IDS)
-        load_weights(other, tmp_path)
-        assert torch.equal(other(IDS), used(IDS))
-
-
-def test_training_after_joining_trains_what_is_computed(used):
-    used.requires_grad_(True)
-    optimiser = torch.optim.AdamW(used.parameters(), lr=1e-2)
-    for _ in range(2):
-        used(IDS).logsumexp(-1).sum().backward()
-        optimiser.step()
-        optimiser.zero_grad()
-        agree(used.requires_grad_(True))
-
-
-def test_no_second_copy(used):
-    attention = used.model.layers[0].self_attn
-    parts = [attention.q_proj, attention.k_proj, attention.v_proj]
-    block = attention.joined.block.of(parts)
-    assert parts[0].weight.data_ptr() == block.data_ptr()
-    assert len(block) == sum(len(part.weight) for part in parts)
-
-
-def test_a_replaced_projection_or_a_hook_takes_part(used):
-    """An adapter in place of a projection, or a hook on it, must not be passed over."""
-
-    class Doubled(nn.Module):
-        def __init__(self, inner):
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, x):
-            return 2 * self.inner(x)
-
-    with torch.no_grad():
-        before = used(IDS)
-        mlp, attention = used.model.layers[0].mlp, used.model.layers[1].self_attn
-        mlp.up_proj = Doubled(mlp.up_proj)
-        adapted = used(IDS)
-        seen = []
-        attention.v_proj.register_forward_hook(lambda module, args, out: seen.append(out.shape))
-        hooked = used(IDS)
-    assert difference(adapted, before) > 1e-3
-    assert seen == [(8, 64)] and difference(hooked, adapted) < 1e-5
-    agree(used)
-
-
-def test_generating_leaves_the_model_fit_for_training():
-    """What generate leaves behind (joined blocks, the rotary table) must serve gradients, and the other way round."""
-    model = random_model(seed=6)
-    prompt = [5, 9, 77]
-    said = generate(model, [prompt], max_new_tokens=5, stop=()).token_ids[0]
-    model.requires_grad_(True)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
-    for _ in range(3):
-        logprobs = model(torch.tensor([prompt + said])).log_softmax(-1)[0, 2:-1]  # (5, V)
-        logprobs.gather(1, torch.tensor(said)[:, None]).mean().backward()  # what it said becomes unlikely
-        optimiser.step()
-        optimiser.zero_grad()
-    agree(model.requires_grad_(False))
-    assert generate(model, [prompt], max_new_tokens=5, stop=()).token_ids[0] != said
+def test_a_measurement_is_short_and_its_memory_is_bounded(monkeypatch):
+    made = []
+    new_ones = torch.Tensor.new_ones
+    monkeypatch.setattr(torch.Tensor, "new_ones", lambda self, *size: made.append(new_ones(self, *size)) or made[-1])
+    weight = torch.ones(20_000, 256)  # 20 MB
+    began = time.perf_counter()
+    linear.choose(4, weight)
+    assert time.perf_counter() - began < 1.5
+    assert sum(t.nbytes for t in made) < 1.1 * linear.COLD

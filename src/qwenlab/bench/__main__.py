@@ -19,7 +19,7 @@ def measure_peers(
     model: Annotated[
         str | None, typer.Option(help='A shipped model ("tiny"), a folder (./name) or a hub id (owner/name).')
     ] = None,
-    shape: Annotated[str | None, typer.Option(help="Instead of a model: random weights of this shape, 0.6b.")] = None,
+    shape: Annotated[str | None, typer.Option(help="Instead of a model: random weights of shape 0.6b or 0.8b.")] = None,
     batch: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,8,64",
     prompt_tokens: Annotated[int, typer.Option(help="Tokens of the longest prompt; the ids are random.")] = 32,
     new_tokens: Annotated[int, typer.Option(help="Tokens that each row generates; nothing stops it earlier.")] = 32,

@@ -80,7 +80,7 @@ class Peers:
     prompt_tokens: int
     new_tokens: int
     repeats: int
-    kernels: list[str]
+    kernels: dict[str, str]
 
     def __str__(self) -> str:
         first = self.batches[0].batch_size
@@ -131,8 +131,9 @@ def peers(
 ) -> Peers:
     """Measures our `generate` beside that of transformers (the extra `[peers]`), greedily and without stop ids.
 
-    model: what `qwenlab.load` takes; both read the same folder. Or shape: "0.6b" is Qwen3-0.6B's with random weights,
-    held once for both. Prompts are random ids, the first row of `prompt_tokens`, the others of half as many and more;
+    model: what `qwenlab.load` takes; both read the same folder. Or shape: "0.6b" is Qwen3-0.6B's, "0.8b" that of
+    Qwen3.5-0.8B, with random weights held once for both. Prompts are random ids, the first row of `prompt_tokens`,
+    the others of half as many and more;
     transformers gets them left-padded with a mask. Both are clocked from outside: a call for one token is the
     prefill, what a call for `new_tokens` takes longer is the decoding. `prefill` names lengths of one row that are
     also read in a single pass. All cases take turns, after a warm-up. Prints the tables if `show`.
@@ -182,7 +183,7 @@ def peers(
     versions = torch.__version__, version("transformers"), machine.dtype, sum(p.numel() for p in network.parameters())
     about = machine.name, machine.bytes_per_second, *versions, prompt_tokens, new_tokens, repeats
     title = model or f"random weights of shape {shape}"
-    result = Peers(title, batches, alone, *about, linear.table().splitlines())
+    result = Peers(title, batches, alone, *about, linear.record())
     if show:
         print(result)
     return result

@@ -36,7 +36,7 @@ class Sweep:
     prompt_tokens: int
     new_tokens: int
     repeats: int
-    kernels: list[str]  # which computes how many rows of which matrix: a line each
+    kernels: dict[str, str]  # which computes how many rows of which matrix: a line each
 
     def __str__(self) -> str:
         table = [["rows", "tokens/s", "decode tokens/s", "first token, ms", "a step, ms"]]
@@ -112,7 +112,7 @@ def sweep(
     parameters = sum(p.numel() for p in model.parameters())
     dtype = str(model.dtype).removeprefix("torch.")
     about = machine_name(model.device), torch.__version__, dtype, parameters, prompt_tokens, new_tokens, repeats
-    result = Sweep(points, *about, linear.table().splitlines())
+    result = Sweep(points, *about, linear.record())
     if show:
         print(result)
     return result

@@ -6,7 +6,7 @@ tried for some milliseconds and the quickest is kept. `F.linear` is the referenc
 use. The ways differ in the last bits only.
 
 The environment variable QWENLAB_LINEAR = linear, turned, shared or onednn forces one. `table()` tells what was chosen,
-`restore(chosen)` chooses the same again.
+`record()` keeps it with a run, `restore(recorded)` chooses the same again.
 """
 
 import os
@@ -114,14 +114,26 @@ def measure(rows: int, weight: Tensor) -> str:
 
 
 def table() -> str:
-    """What was chosen so far in this process, a line for every number of rows and shape."""
+    """What was chosen so far in this process: a line for every matrix, a column for every number of rows."""
     if forced():
         return f"{forced()}, forced by QWENLAB_LINEAR"
-    return "\n".join(f"{what}: {name}" for what, name in sorted(chosen.items())) or "nothing chosen yet"
+    matrices: dict[str, dict[str, str]] = {}
+    for what, name in chosen.items():
+        rows, matrix = what.split(" rows, ")
+        matrices.setdefault(matrix, {})[rows] = name
+    lines = [f"{'rows':36}" + "".join(f"{step:>8}" for step in STEPS)]
+    for matrix, names in matrices.items():
+        lines.append(f"{matrix:36}" + "".join(f"{names.get(str(step), '-'):>8}" for step in STEPS))
+    return "\n".join(lines)
+
+
+def record() -> dict[str, str]:
+    """The same for a program: to be kept with a run, and given to `restore` when it is taken up again."""
+    return {"forced": forced()} if forced() else dict(chosen)
 
 
 def restore(choices: dict[str, str]) -> None:
-    """Takes over what an earlier run chose (a copy of its `chosen`), so that the same kernels compute again."""
+    """Takes over what an earlier run has recorded, so that the same kernels compute again. Raises ValueError."""
     wrong = {name for name in choices.values() if name not in KERNELS}
     if wrong:
         raise ValueError(f"kernels {', '.join(sorted(wrong))}: this machine has {', '.join(KERNELS)}")
