@@ -22,7 +22,7 @@ class RMSNorm(nn.Module):
         self.eps, self.around_zero = eps, around_zero
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps, self.around_zero)
+        return rms_norm(x, self._parameters["weight"], self.eps, self.around_zero)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, around_zero: bool) -> Tensor:

@@ -31,8 +31,9 @@ class Layer(nn.Module):
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, call: Call, number: int) -> Tensor:
-        x = x + getattr(self, self.mixer)(self.input_layernorm(x), call, number)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        parts = self._modules  # a plain dictionary: quicker than attributes, once a layer and token
+        x = x + parts[self.mixer](parts["input_layernorm"](x), call, number)
+        return x + parts["mlp"](parts["post_attention_layernorm"](x))
 
 
 class Decoder(nn.Module):
