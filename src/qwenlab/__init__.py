@@ -19,6 +19,7 @@ HOME = {
     "causal_mask": "qwenlab.batching.masks",
     "combined_mask": "qwenlab.batching.masks",
     "generate": "qwenlab.batching.generation",
+    "Engine": "qwenlab.batching.engine",
     "sample": "qwenlab.batching.sampling",
     "QwenlabError": "qwenlab.errors",
 }

@@ -1,37 +1,16 @@
-"""Batched generation: one loop, and policies that say who may take and leave a row.
+"""`generate`: a list of prompts in, a list of answers out. The loop is the engine's."""
 
-A step = schedule (who runs), run (one pass), postprocess (take the ids, note who is done). The running requests
-always fill rows 0..R-1 of the state, so a pass reads and writes the state through a view; when a request leaves,
-the last rows move into the holes.
-"""
-
-from collections import deque
 from collections.abc import Callable, Sequence
-from time import perf_counter
-from typing import NamedTuple
 
-import torch
-from torch import Tensor
 from tqdm import tqdm
 
-from qwenlab.batching.padding import left_pad
-from qwenlab.batching.request import Request, make_requests, whole
+from qwenlab.batching.engine import Engine
+from qwenlab.batching.prefix import share
+from qwenlab.batching.request import make_requests, whole
 from qwenlab.batching.results import Result, Stats
-from qwenlab.batching.sampling import checked, logprobs_of, penalise, sample
+from qwenlab.batching.scheduler import POLICIES
 
-
-class Policy(NamedTuple):
-    """`leave`: a finished request gives up its row at once. `most`: rows at once, whatever `slots` says."""
-
-    leave: bool
-    most: int | None = None
-
-
-POLICIES = {
-    "sequential": Policy(leave=True, most=1),  # one by one: what the others are compared with
-    "static": Policy(leave=False),  # a batch runs until its longest answer ends
-    "early-stop": Policy(leave=True),  # finished rows leave, the batch shrinks
-}
+__all__ = ["POLICIES", "generate"]
 
 
 def generate(
@@ -47,8 +26,10 @@ def generate(
     repetition_penalty=1.0,
     seed=0,
     sampler: Callable | None = None,
-    strategy: str = "early-stop",
+    strategy: str = "continuous",
     slots: int = 64,
+    shared_prefix: bool | None = None,
+    sort_by_length: bool = False,
     on_token: Callable[[int, int], None] | None = None,
     progress: bool = False,
 ) -> Result:
@@ -58,124 +39,29 @@ def generate(
     repetition_penalty and seed take one value, or one a prompt. stop=None: the checkpoint's own stop ids, (): none.
     temperature 0 is greedy; top_k 0 and top_p 1 keep every id. Sample k of prompt i draws from stream (seed, i, k),
     or (seed[i], 0, k) with a list. `sampler(logits (R, V) float32, requests) -> ids (R,)` replaces our own.
-    strategy: "sequential", "static" or "early-stop". `on_token(i, token_id)` is called for every id but a stop id.
 
-    An answer ends with finish_reason "stop" or "length"; prompt and answer together stay within
+    strategy: "sequential" (one by one), "static" (a batch stays together until its longest answer ends), "early-stop"
+    (finished rows leave) or "continuous" (and waiting prompts take their seats). sort_by_length seats the shortest
+    prompts first, so that a batch has fewer pads; results are in the order asked. shared_prefix: None reads a prompt
+    once for its n answers, True also the beginning that all prompts have in common, False nothing.
+
+    `on_token(i, token_id)` is called for every id but a stop id. If it raises, request i ends with finish_reason
+    "error" and a warning. Else an answer ends with "stop" or "length"; prompt and answer together stay within
     config.max_position_embeddings. Raises ValueError naming the prompt or option and what was expected.
     """
-    if strategy not in POLICIES:
-        raise ValueError(f"strategy is {strategy!r}, expected one of {', '.join(POLICIES)}")
     whole(slots, "slots", 1)
     options = (n, max_new_tokens, stop, temperature, top_k, top_p, repetition_penalty, seed)
     requests = make_requests(model, prompts, *options)
-    policy = POLICIES[strategy]
-    rows = min(slots, policy.most or slots, max(1, len(requests)))
-    stats = Stats(prompts=len(prompts), requests=len(requests))
-    with tqdm(total=len(requests), unit="request", disable=not progress) as bar, torch.inference_mode():
-        loop = Loop(model, requests, rows, policy, checked(sampler) if sampler else sample, on_token, stats, bar)
-        while loop.step():
-            pass
-    stats.seconds = loop.now()
+    engine = Engine(model, min(slots, max(1, len(requests))), strategy=strategy, sampler=sampler)
+    stats = engine.stats = Stats(prompts=len(prompts))  # with the events of every step
+    for request in requests:
+        request.on_token = on_token
+    if shared_prefix is not False:
+        share(requests, n, everybody=shared_prefix is True)
+    with tqdm(total=len(requests), unit="request", disable=not progress) as bar:
+        engine.enter(sorted(requests, key=lambda request: len(request.prompt)) if sort_by_length else requests)
+        while engine.step():
+            bar.update(stats.finished - bar.n)
+        bar.update(stats.finished - bar.n)
+    stats.seconds = engine.now()
     return Result(requests, stats)
-
-
-class Loop:
-    """The requests of one call on their way: waiting, then running in a row of the state, then finished."""
-
-    def __init__(self, model, requests, slots: int, policy: Policy, sampler, on_token, stats: Stats, bar):
-        self.model, self.slots, self.policy, self.sampler = model, slots, policy, sampler
-        self.on_token, self.stats, self.bar = on_token, stats, bar
-        self.began = perf_counter()
-        self.waiting: deque[Request] = deque()
-        for request in requests:
-            if request.cap == 0:
-                self.end(request, "length")
-            else:
-                self.waiting.append(request)
-        self.running: list[Request] = []  # running[r] sits in row r of the state
-        self.state = model.new_state(slots) if self.waiting else None
-        self.ids: Tensor | None = None  # (R,) the id each row said last
-
-    def now(self) -> float:
-        return perf_counter() - self.began
-
-    def step(self) -> bool:
-        """One step for every running request; False when there is nobody left."""
-        newcomers = self.schedule()
-        if newcomers:
-            logits = self.prefill(newcomers)
-        elif self.running:
-            logits = self.model(self.ids[:, None], state=self.state, rows=range(len(self.running)), last_only=True)
-        else:
-            return False
-        self.postprocess(logits, "prefill" if newcomers else "decode")
-        return True
-
-    def schedule(self) -> list[Request]:
-        """Who starts now: nobody until the whole batch is done, then as many as there are slots."""
-        self.started = self.now()
-        if self.running:
-            return []
-        return [self.waiting.popleft() for _ in range(min(self.slots, len(self.waiting)))]
-
-    def prefill(self, newcomers: list[Request]) -> Tensor:
-        """Reads the prompts into clean rows; logits (R, V) after each prompt's last token."""
-        self.running = newcomers
-        rows = range(len(newcomers))
-        self.state.reset(rows)
-        input_ids, attention_mask = left_pad([request.prompt for request in newcomers], pad_id=0)
-        self.stats.prefill_tokens += int(attention_mask.sum())
-        self.stats.padded_tokens += int((~attention_mask).sum())
-        return self.model(input_ids, attention_mask, self.state, rows=rows, last_only=True)
-
-    def postprocess(self, logits: Tensor, kind: str) -> None:
-        """Takes one id a row, gives it to its request, and lets the finished ones go."""
-        logits = penalise(logits, self.running)
-        self.ids = self.sampler(logits, self.running)
-        logprobs = logprobs_of(logits, self.ids, self.running)
-        # The one place where the host waits for the device: it must know who stops.
-        host_ids, host_logprobs = self.ids.tolist(), logprobs.tolist()
-        now = self.now()
-        record: list[tuple[int | None, str]] = []
-        for request, token_id, logprob in zip(self.running, host_ids, host_logprobs, strict=True):
-            record.append((request.index, kind if request.finish_reason is None else "wasted"))
-            if request.finish_reason is None:
-                self.take(request, token_id, logprob, now)
-        self.stats.steps.append(record + [(None, "idle")] * (self.slots - len(record)))
-        if kind == "prefill":
-            self.stats.prefill_seconds += self.now() - self.started
-        else:
-            self.stats.decode_seconds += self.now() - self.started
-        done = [request.finish_reason is not None for request in self.running]
-        if all(done):
-            self.running = []
-        elif any(done) and self.policy.leave:
-            self.close_ranks(done)
-
-    def take(self, request: Request, token_id: int, logprob: float, now: float) -> None:
-        """One sampled id for a request that still runs."""
-        if logprob != logprob:
-            raise ValueError(f"request {request.index}: its logits are NaN after {len(request.token_ids)} new tokens")
-        request.accept(token_id, logprob, now)
-        self.stats.sampled_tokens += 1
-        if request.stop_id is None and self.on_token:
-            self.on_token(request.index, token_id)
-        if request.finish_reason:
-            self.bar.update()
-
-    def end(self, request: Request, reason: str) -> None:
-        request.finish(reason, self.now())
-        self.bar.update()
-
-    def close_ranks(self, done: list[bool]) -> None:
-        """Moves the last running rows into the rows of those that are done, so that R rows stay rows 0..R-1."""
-        left = done.count(False)
-        holes = [row for row in range(left) if done[row]]
-        movers = [row for row in range(left, len(done)) if not done[row]]
-        if movers:
-            self.state.put(holes, self.state.select(movers))
-        order = list(range(left))
-        for hole, mover in zip(holes, movers, strict=True):
-            order[hole] = mover
-        self.running = [self.running[row] for row in order]
-        self.ids = self.ids[torch.tensor(order, device=self.ids.device)]

@@ -1,6 +1,6 @@
 """One request: a prompt, how it wants to be answered, and the answer as it grows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import index
 
@@ -18,7 +18,7 @@ class Request:
 
     `index` is its place in the results. After the run: `token_ids` (without the stop id), `stop_id`,
     `finish_reason` ("stop", "length", "cancelled", "error"), `logprobs` (one a sampled token, the stop's last),
-    `first_token_s` and `seconds` since the call began.
+    `first_token_s` and `seconds` since it was asked; `error` says what went wrong.
     """
 
     index: int
@@ -36,9 +36,16 @@ class Request:
     finish_reason: str | None = None
     first_token_s: float | None = None
     seconds: float | None = None
+    error: str | None = None
+    on_token: Callable[[int, int], None] | None = field(default=None, repr=False)
+
+    @property
+    def size(self) -> int:
+        """Tokens of prompt and answer so far."""
+        return len(self.prompt) + len(self.token_ids)
 
     def accept(self, token_id: int, logprob: float, now: float) -> None:
-        """Takes one sampled id, and notes whether it ends the answer. `now` in seconds since the call began."""
+        """Takes one sampled id, and notes whether it ends the answer. `now` in seconds since it was asked."""
         if self.first_token_s is None:
             self.first_token_s = now
         self.logprobs.append(logprob)
@@ -58,13 +65,18 @@ class Request:
         self._seen = None
 
     def next_uniform(self) -> float:
-        """The next number in [0, 1) of this request's own stream, whoever else is in the batch."""
-        if not self._uniforms:
-            if self._generator is None:
-                seed, *key = self.stream
-                self._generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
-            self._uniforms = self._generator.random(BLOCK)[::-1].tolist()
-        return self._uniforms.pop()
+        """The number in [0, 1) that decides the next token: of this request's own stream, whoever else is in the batch.
+
+        It belongs to the token's place in the answer, so a step that broke off has used nothing up.
+        """
+        if self._generator is None:
+            seed, *key = self.stream
+            self._generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
+        block, place = divmod(len(self.logprobs), BLOCK)
+        while self._drawn <= block:
+            self._uniforms = self._generator.random(BLOCK).tolist()
+            self._drawn += 1
+        return self._uniforms[place]
 
     def seen_ids(self, vocab_size: int, device) -> Tensor:
         """(V,) bool, True at every id of the prompt and of the answer so far."""
@@ -76,11 +88,21 @@ class Request:
     def __post_init__(self):
         self._generator = None
         self._uniforms: list[float] = []
+        self._drawn = 0  # blocks of them
         self._seen: Tensor | None = None
+        # While it is on its way: its number in the line and when it came, its row, how many of its tokens the row
+        # has read, whether that was all, and the beginnings that it may share.
+        self.number, self.asked = 0, 0.0
+        self.row: int | None = None
+        self.read, self.decoding = 0, False
+        self.prefixes: list = []
 
 
-def make_requests(model, prompts, n, max_new_tokens, stop, temperature, top_k, top_p, repetition_penalty, seed):
+def make_requests(
+    model, prompts, n, max_new_tokens, stop, temperature, top_k, top_p, repetition_penalty, seed, budget=None
+):
     """Request i*n+k is sample k of prompt i. Every option is one value or one a prompt; each is checked by name.
+    Prompt and answer stay within the model's context, and within `budget` tokens if there is one.
 
     Raises ValueError naming the prompt by index and what was expected.
     """
@@ -101,16 +123,17 @@ def make_requests(model, prompts, n, max_new_tokens, stop, temperature, top_k, t
         seeds = [(whole(s, f"seed of prompt {i}", 0), 0) for i, s in enumerate(spread(seed, "seed", count))]
     else:
         seeds = [(whole(plain(seed), "seed", 0), i) for i in range(count)]
+    limit, what = model.config.max_position_embeddings, "context"
+    if budget is not None and budget < limit:
+        limit, what = budget, "token_budget"
     requests = []
     for i, prompt in enumerate(prompts):
         ids = check_prompt(prompt, i, model.config.vocab_size)
         options = {name: values[i] for name, values in each.items()}
         check_options(i, **options)
-        wanted = options.pop("max_new_tokens")
-        room = model.config.max_position_embeddings - len(ids)
+        wanted, room = options.pop("max_new_tokens"), limit - len(ids)
         if room < min(1, wanted):
-            limit = model.config.max_position_embeddings
-            raise ValueError(f"prompt {i} has {len(ids)} tokens: no room for a new one in a context of {limit}")
+            raise ValueError(f"prompt {i} has {len(ids)} tokens: no room for a new one in a {what} of {limit}")
         for k in range(n):
             stream = (*seeds[i], k)
             requests.append(Request(i * n + k, ids, min(wanted, room), stops[i], **options, stream=stream))

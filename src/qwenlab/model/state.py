@@ -83,9 +83,9 @@ class State:
                 t.index_fill_(0, index.to(t.device), 0)
 
     def put(self, rows, other: "State") -> None:
-        """Copies the rows of `other`, in order, over the rows named here, in place."""
+        """Copies the rows of `other`, in order, over the rows named here, in place; a single row over all of them."""
         index = self.row_index(rows)
-        if len(index) != other.batch_size:
+        if other.batch_size not in (1, len(index)):
             raise ValueError(f"put got {len(index)} rows for a state of {other.batch_size}")
         if len(index.unique()) != len(index):
             raise ValueError(f"put names a row twice: {index.tolist()}")
@@ -97,12 +97,21 @@ class State:
         self.make_room(used, index[int(other.lengths.argmax())])
         self.reset(index)
         self.lengths[index] = other.lengths
-        self.spoiled |= {int(index[row]) for row in other.spoiled}
+        sources = list(range(other.batch_size)) * (len(index) // other.batch_size)
+        self.spoiled |= {row for row, source in zip(index.tolist(), sources, strict=True) if source in other.spoiled}
         for mine, theirs in zip(self.layers, other.layers, strict=True):
             for name, t in mine.items():
                 # (N, KVH, used, D): the tokens in use; what lies beyond is empty on both sides
                 part = slice(used if name in GROWING else None)
                 t[index.to(t.device), :, part] = theirs[name][:, :, part]
+
+    def move(self, sources, targets) -> None:
+        """Copies rows over others of the same state, in place. What the sources held they still hold."""
+        source, target = self.row_index(sources), self.row_index(targets)
+        self.lengths[target] = self.lengths[source]
+        for layer in self.layers:
+            for t in layer.values():
+                t.index_copy_(0, target.to(t.device), t.index_select(0, source.to(t.device)))
 
     def advance(self, rows, counts: Tensor) -> None:
         """Notes that the rows (None = all) hold `counts` (B,) more tokens."""

@@ -42,8 +42,9 @@ def timeline(run, *, by="slot", names=None, said=None, title="", alt=None):
         kind); a part of the list draws that part.
     by: "slot" (rows of the state) or "request". names: what request i is called in the cells (default: its number).
     said: said[i] lists what request i sampled, in order; its cells then show that in place of its name.
-    A cell shows ▸ before a prefill and × before a wasted step; an idle slot is an empty dashed cell. A request that
-    was in no slot at a step has no cell there.
+    A cell shows ▸ before a prefill and × before a wasted step; an idle slot is a dashed cell, empty but for a request
+    that waits in it for others to read what they share. A prompt that is read in parts says nothing before the last.
+    A request that was in no slot at a step has no cell there.
     Raises ValueError for an empty list, an unknown kind or `by`, and a request without a name.
     """
     events = list(getattr(getattr(run, "stats", run), "events", run))
@@ -51,12 +52,13 @@ def timeline(run, *, by="slot", names=None, said=None, title="", alt=None):
         raise ValueError("timeline: there are no events to draw")
     if by not in ("slot", "request"):
         raise ValueError(f'timeline: by is {by!r}, expected "slot" or "request"')
-    lines, sampled = {}, Counter()
-    for step, slot, request, kind in sorted(events, key=lambda event: event[:2]):
+    events.sort(key=lambda event: event[:2])
+    lines, sampled, partly = {}, Counter(), _partly(events)
+    for step, slot, request, kind in events:
         if kind not in KINDS:
             raise ValueError(f"timeline: step {step}, slot {slot} is {kind!r}, expected one of {', '.join(KINDS)}")
         text = "" if request is None else str(_of(names, request, "names") if names is not None else request)
-        if said is not None and kind in ("prefill", "decode"):
+        if said is not None and kind in ("prefill", "decode") and (step, slot) not in partly:
             text = str(_of(_of(said, request, "said"), sampled[request], f"said[{request}]"))
             sampled[request] += 1
         if by == "slot" or request is not None:
@@ -69,6 +71,18 @@ def timeline(run, *, by="slot", names=None, said=None, title="", alt=None):
     labels = [f"{by} {names[key] if names and by == 'request' else key}" for key in sorted(lines)]
     alt = alt or f"{title or 'Timeline'}: {len(lines)} {by}s over {len(steps)} steps; {_legend(counts)}."
     return Timeline(cells, labels, [str(step) for step in steps], title, alt, counts)
+
+
+def _partly(events):
+    """The (step, slot) of prefills that were not the prompt's last: the request's next entry that computes is one too.
+    """
+    after, partly = {}, set()
+    for step, slot, request, kind in reversed(events):
+        if kind == "prefill" and after.get(request) == "prefill":
+            partly.add((step, slot))
+        if kind != "idle":
+            after[request] = kind
+    return partly
 
 
 def _legend(counts):

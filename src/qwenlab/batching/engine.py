@@ -1,0 +1,230 @@
+"""The one loop of batched generation, left open: requests come and go while others run.
+
+A step = schedule (who runs, and where), run (at most two passes of the model), postprocess (take the ids, note who is
+done).
+"""
+
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from qwenlab.batching.prefix import release
+from qwenlab.batching.request import Request, make_requests, whole
+from qwenlab.batching.results import Stats
+from qwenlab.batching.rows import Rows
+from qwenlab.batching.sampling import checked, logprobs_of, penalise, sample
+from qwenlab.batching.scheduler import POLICIES, Scheduler
+from qwenlab.model.state import State
+
+KEPT_STEPS = 256  # an engine may run for ever: its events are those of so many last steps
+
+
+class Engine:
+    """Answers requests as they come, at most `slots` at once. What a request is told, it is told alone too.
+
+    token_budget: most tokens, prompt and answer, that the slots may hold together (None = no limit). Before a step
+    could exceed it the youngest request loses its slot, and later reads its prompt and its answer so far again; the
+    answer goes on as if nothing had happened. chunk: most tokens of a prompt that a row reads in a step, so that a
+    long prompt doesn't keep the others waiting.
+
+    strategy and sampler are those of `generate`; strategies but "continuous" read prompts whole. With a `state` of the
+    caller's, a request goes on in the row that its index names: what the row holds is the beginning of its prompt and
+    isn't read again. `stats` counts from the start on, and has the events of the last 256 steps. Raises ValueError
+    naming the option and what was expected.
+    """
+
+    def __init__(
+        self,
+        model,
+        slots: int = 64,
+        token_budget: int | None = None,
+        chunk: int = 256,
+        *,
+        strategy: str = "continuous",
+        sampler: Callable | None = None,
+        state: State | None = None,
+    ):
+        if strategy not in POLICIES:
+            raise ValueError(f"strategy is {strategy!r}, expected one of {', '.join(POLICIES)}")
+        policy = POLICIES[strategy]
+        whole(slots, "slots", 1), whole(chunk, "chunk", 1)
+        if token_budget is not None:
+            whole(token_budget, "token_budget", 2)  # a prompt of one token, and its answer's
+            if not policy.leave:
+                raise ValueError(f"token_budget needs finished rows to leave, and strategy {strategy!r} keeps them")
+        self.model, self.token_budget, self.slots = model, token_budget, min(slots, policy.most or slots)
+        self.sampler = checked(sampler) if sampler else sample
+        self.scheduler = Scheduler(self.slots, policy, token_budget, pinned=state is not None)
+        self.rows = Rows(model, self.slots, chunk if policy.join else model.config.max_position_embeddings, state)
+        self.stats = Stats(steps=deque(maxlen=KEPT_STEPS))
+        self.arrived, self.began = 0, perf_counter()
+
+    def now(self) -> float:
+        """Seconds since the engine was made."""
+        return perf_counter() - self.began
+
+    def submit(
+        self,
+        prompt: Sequence[int],
+        *,
+        max_new_tokens: int = 256,
+        stop=None,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        repetition_penalty: float = 1.0,
+        seed: int = 0,
+        on_token: Callable[[int, int], None] | None = None,
+    ) -> Request:
+        """Puts a request in line and returns it; its answer grows in `token_ids` until it has a `finish_reason`.
+
+        The options are those of `generate`, for one prompt; the seed alone names its random numbers, so the answer is
+        that of generate(model, [prompt], seed=[seed]). `on_token(index, token_id)` is called for every id but a stop
+        id; if it raises, this request ends with "error" and a warning. Times count from here. Raises ValueError for a
+        wrong option, and for a prompt that leaves no room for a new token, with its length and the limit.
+        """
+        options = (max_new_tokens, stop, temperature, top_k, top_p, repetition_penalty, [seed], self.token_budget)
+        (request,) = make_requests(self.model, [prompt], 1, *options)
+        request.index, request.on_token = self.arrived, on_token
+        self.stats.prompts += 1
+        self.enter([request])
+        return request
+
+    def enter(self, requests: Sequence[Request]) -> None:
+        """Puts requests in line that were made, and checked, elsewhere."""
+        now = self.now()
+        self.stats.requests += len(requests)
+        for request in requests:
+            request.number, request.asked = self.arrived, now
+            self.arrived += 1
+            if request.cap == 0:
+                self.end(request, "length")
+            else:
+                self.scheduler.waiting.append(request)
+
+    def cancel(self, request: Request) -> None:
+        """Ends a request with "cancelled" and what it has said so far; its slot is free at the next step."""
+        if request.finish_reason is None:
+            self.end(request, "cancelled")
+            if request in self.scheduler.waiting:
+                self.scheduler.waiting.remove(request)
+
+    def run(self) -> None:
+        """Steps until nobody is left."""
+        while self.step():
+            pass
+
+    def stream(self, request: Request) -> Iterator[int]:
+        """The ids of one request as they are said, stepping for all. Leave it early, and the request still runs."""
+        told = 0
+        while True:
+            while told < len(request.token_ids):
+                yield request.token_ids[told]
+                told += 1
+            if request.finish_reason is not None or not self.step():
+                return
+
+    def step(self) -> bool:
+        """One step for everybody who runs; False when there is nobody left.
+
+        Raises ValueError naming a request whose logits are NaN: it ends with "error", the next step goes on without
+        it. If anything else breaks a step off, a Ctrl-C say, the next one reads everybody's tokens again.
+        """
+        started = self.now()
+        # A caller may go on with their own state, which they couldn't if inference mode had made its tensors.
+        with torch.inference_mode() if self.rows.own else torch.no_grad():
+            try:
+                self.rows.settle(self.scheduler)
+                if not self.scheduler.running:
+                    return False
+                groups, reads = self.compute()
+                broken = self.postprocess(groups)
+            except BaseException:
+                self.scheduler.start_over()
+                raise
+        self.stats.took(self.now() - started, reads, decodes=self.scheduler.decoding > 0)
+        self.stats.preempted = self.scheduler.preempted
+        if broken:
+            raise ValueError(broken)
+        return True
+
+    def compute(self) -> tuple[list[tuple[Tensor, list[Request]]], bool]:
+        """Logits (N, V) and the N requests that now say a token by them, pass by pass; and whether any row read."""
+        running, split = self.scheduler.running, self.scheduler.decoding
+        decoding, reading = running[:split], running[split:]
+        parts = self.rows.parts(reading) if reading else []
+        self.stats.note(self.record(running, parts))
+        groups = [(self.rows.decode(decoding), decoding)] if decoding else []
+        if parts:
+            logits, ready = self.rows.read(parts, self.stats)
+            if ready:
+                groups.append((logits, ready))
+                self.scheduler.stale = True
+        return groups, bool(parts)
+
+    def record(self, running: list[Request], parts: list[tuple[Request, int]]) -> list[tuple[int | None, str]]:
+        """What each slot does in this step, before it has changed who is done."""
+        entries: list[tuple[int | None, str]] = [(None, "idle")] * self.slots
+        for request in running:
+            kind = "wasted" if request.finish_reason else "decode" if request.decoding else "idle"
+            entries[request.row] = (request.index, kind)
+        for request, _ in parts:
+            entries[request.row] = (request.index, "prefill")
+        return entries
+
+    def postprocess(self, groups: list[tuple[Tensor, list[Request]]]) -> str | None:
+        """Takes one id a row and gives it to its request. Returns what is wrong if a row's logits are NaN."""
+        if not groups:
+            return None
+        said, logprobs, sayers = [], [], []
+        for logits, requests in groups:
+            logits = penalise(logits, requests)
+            said.append(self.sampler(logits, requests))
+            logprobs.append(logprobs_of(logits, said[-1], requests))
+            sayers += requests
+        self.rows.ids, self.rows.sayers = together(said), sayers
+        # The one place where the host waits for the device: it must know who stops.
+        host_ids, host_logprobs = self.rows.ids.tolist(), together(logprobs).tolist()
+        now, broken = self.now(), None
+        for request, token_id, logprob in zip(sayers, host_ids, host_logprobs, strict=True):
+            if request.finish_reason is not None:
+                continue
+            if logprob != logprob:
+                self.end(request, "error", f"its logits are NaN after {len(request.token_ids)} new tokens")
+                broken = broken or request.error
+            else:
+                self.take(request, token_id, logprob, now)
+        return broken
+
+    def take(self, request: Request, token_id: int, logprob: float, now: float) -> None:
+        """One sampled id for a request that still runs."""
+        request.accept(token_id, logprob, now - request.asked)
+        self.stats.sampled_tokens += 1
+        if request.finish_reason:
+            self.ended(request)
+        if request.on_token and request.stop_id is None:
+            try:
+                request.on_token(request.index, token_id)
+            except Exception as error:
+                self.end(request, "error", f"its on_token raised {type(error).__name__}: {error}")
+                warnings.warn(request.error, stacklevel=2)
+
+    def end(self, request: Request, reason: str, error: str | None = None) -> None:
+        request.error = error and f"request {request.index}: {error}"
+        first = request.finish_reason is None
+        request.finish(reason, self.now() - request.asked)
+        if first:
+            self.ended(request)
+
+    def ended(self, request: Request) -> None:
+        self.stats.finished += 1
+        self.scheduler.stale = True
+        release(request)
+
+
+def together(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
