@@ -266,7 +266,11 @@ def test_progress_bar_reaches_the_end(dense, capsys):
         ([[1]], {"temperature": 10**400}, "temperature of prompt 0 is 1000"),
         ([[1]], {"n": 0}, "n is 0"),
         ([[1]], {"slots": 0}, "slots is 0"),
-        ([[1]], {"strategy": "magic"}, "strategy is 'magic', expected one of sequential, static, early-stop, continuous"),
+        (
+            [[1]],
+            {"strategy": "magic"},
+            "strategy is 'magic', expected one of sequential, static, early-stop, continuous",
+        ),
     ],
 )
 def test_bad_input_says_so_in_one_line(dense, prompts, options, message):
