@@ -74,7 +74,7 @@ def timeline(run, *, by="slot", names=None, said=None, title="", alt=None):
 
 
 def _partly(events):
-    """The (step, slot) of prefills that were not the prompt's last: the request's next entry that computes is one too."""
+    """The (step, slot) of prefills that the same request followed up by another: they read a part and said nothing."""
     after, partly = {}, set()
     for step, slot, request, kind in reversed(events):
         if kind == "prefill" and after.get(request) == "prefill":
