@@ -246,7 +246,7 @@ def test_a_checkpoint_without_a_template_needs_raw(run, tmp_path):
         (["--top-p", "1.5"], "top_p of prompt 0 is 1.5, expected 0 to 1"),
         (["--max-new-tokens", "-3"], "max_new_tokens of prompt 0 is -3, expected a whole number of at least 0"),
         (["--slots", "0"], "slots is 0, expected a whole number of at least 1"),
-        (["--strategy", "magic"], "strategy is 'magic', expected one of sequential, static, early-stop"),
+        (["--strategy", "magic"], "strategy is 'magic', expected one of sequential, static, early-stop, continuous"),
         (["--dtype", "int8"], "dtype is 'int8', expected one of float32, bfloat16, float16"),
         (["--device", "abacus"], "device 'abacus' can't be used"),
         (["--temperature", "warm"], "Invalid value for '--temperature'"),

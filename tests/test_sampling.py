@@ -187,7 +187,7 @@ def test_every_setting_at_once_is_the_definition(dense, seed):
         "repetition_penalty": [rng.choice([1.0, 1.3, 0.8]) for _ in prompts],
     }
     seeds = rng.choice([rng.randrange(99), [rng.randrange(2**40) for _ in prompts]])
-    strategy, slots = rng.choice(["sequential", "static", "early-stop"]), rng.choice([2, 3, 64])
+    strategy, slots = rng.choice(["sequential", "static", "early-stop", "continuous"]), rng.choice([2, 3, 64])
     result = qwenlab.generate(dense, prompts, n=n, seed=seeds, strategy=strategy, slots=slots, **options)
     for i, prompt in enumerate(prompts):
         for k in range(n):

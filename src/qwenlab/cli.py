@@ -52,7 +52,7 @@ def generate(
     top_k: Annotated[int, typer.Option(help="Sample among the k likeliest tokens; 0: all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Sample among the likeliest tokens that add up to p; 1: all.")] = 1.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same samples.")] = 0,
-    strategy: Annotated[str, typer.Option(help="sequential, static or early-stop.")] = "early-stop",
+    strategy: Annotated[str, typer.Option(help="sequential, static, early-stop or continuous.")] = "continuous",
     slots: Annotated[int, typer.Option(help="Most prompts answered at the same time.")] = 64,
     dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16 or float16.  [default: float32 on a CPU, bfloat16 on a GPU]")
