@@ -6,7 +6,8 @@ import pytest
 from bs4 import BeautifulSoup
 from helpers import random_model
 
-from qwenlab import generate
+from qwenlab import Engine, generate
+from qwenlab.batching.generation import POLICIES
 from qwenlab.batching.results import Event
 from qwenlab.teach import explore, image, palette, timeline
 
@@ -112,6 +113,42 @@ def test_the_figure_is_small_and_carries_the_legend():
 def test_bad_input_gets_one_line(arguments, words):
     with pytest.raises(ValueError, match=words):
         timeline(**arguments)
+
+
+def test_a_prompt_that_is_read_in_parts_speaks_once():
+    """And one whose slot was taken away, so that it read everything again, goes on where it was."""
+    events = [(step, 0, 7, "prefill") for step in range(3)] + [(3, 0, 7, "decode"), (4, 0, 8, "prefill")]
+    events += [(5, 0, 7, "prefill"), (6, 0, 7, "prefill"), (7, 0, 7, "decode"), (3, 1, 9, "idle")]
+    said = {7: ["a", "b", "c", "d"], 8: ["x"]}
+    said = [said.get(i, []) for i in range(10)]
+    cells, _ = grid(timeline(events, said=said))
+    assert [text for text, _ in cells[0]] == ["▸7", "▸7", "▸a", "b", "▸x", "▸7", "▸c", "d"]
+    assert cells[1][3] == ("·9", "i")  # it waits in its slot
+
+
+@pytest.mark.parametrize("strategy", POLICIES)
+def test_every_strategy_can_be_drawn(strategy):
+    model = random_model()
+    prompts, caps = [[1, 2], [3, 4, 5], [6], [7]], [4, 1, 2, 5]
+    result = generate(model, prompts, n=2, max_new_tokens=[*caps], stop=(), strategy=strategy, slots=3)
+    said = [[f"<{i}.{k}>" for k in range(len(request.token_ids))] for i, request in enumerate(result)]
+    for by in ("slot", "request"):
+        cells, labels = grid(timeline(result, by=by, said=said))
+        shown = sorted(text.lstrip("▸") for line in cells for text, _ in line if "<" in text)
+        assert shown == sorted(text for texts in said for text in texts), "every token once"
+        assert len(labels) == (8 if by == "request" else 1 if strategy == "sequential" else 3)
+
+
+def test_chunks_and_preemptions_can_be_drawn():
+    engine = Engine(random_model(), slots=2, token_budget=24, chunk=3)
+    asked = [engine.submit([1] * length, max_new_tokens=12, stop=()) for length in (8, 7)]
+    engine.run()
+    assert engine.stats.preempted == 1
+    said = [[f"<{i}.{k}>" for k in range(12)] for i in range(2)]
+    cells, _ = grid(timeline(engine, by="request", said=said))
+    for i, request in enumerate(asked):
+        assert len(request.token_ids) == 12
+        assert [text.lstrip("▸") for text, _ in cells[i] if "<" in text] == said[i]
 
 
 def test_order_does_not_matter_and_events_may_be_named():
