@@ -158,12 +158,14 @@ class Engine:
         decoding, reading = running[:split], running[split:]
         parts = self.rows.parts(reading) if reading else []
         self.stats.note(self.record(running, parts))
-        groups = [(self.rows.decode(decoding), decoding)] if decoding else []
-        if parts:
+        groups = []
+        if parts:  # first: a device that is asked about a mask has nothing else to do yet
             logits, ready = self.rows.read(parts, self.stats)
             if ready:
                 groups.append((logits, ready))
                 self.scheduler.stale = True
+        if decoding:
+            groups.insert(0, (self.rows.decode(decoding), decoding))
         return groups, bool(parts)
 
     def record(self, running: list[Request], parts: list[tuple[Request, int]]) -> list[tuple[int | None, str]]:

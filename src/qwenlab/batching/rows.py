@@ -71,9 +71,11 @@ class Rows:
         pieces = [(request.prompt + request.token_ids)[request.read : end] for request, end in parts]
         input_ids, attention_mask = left_pad(pieces, pad_id=0)
         real = sum(map(len, pieces))
+        pads = input_ids.numel() - real
         stats.prefill_tokens += real
-        stats.padded_tokens += input_ids.numel() - real
-        logits = self.model(input_ids, attention_mask, self.state, rows=span(requests), last_only=True)
+        stats.padded_tokens += pads
+        mask = attention_mask if pads else None  # to look at a mask the host would wait for the device
+        logits = self.model(input_ids, mask, self.state, rows=span(requests), last_only=True)
         for request, end in parts:
             request.read = end
             request.decoding = end == request.size
