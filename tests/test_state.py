@@ -95,6 +95,18 @@ def test_put_copies_rows_in_place(model):
     assert difference(logits[1, -1], alone_logits(model, [40, 21])[-1]) < 1e-5
 
 
+def test_move_copies_rows_over_others(model):
+    """Who stood there is gone; who was copied is still where it was, too."""
+    state = filled(model, ROWS)
+    for t in tensors(state):
+        t[1] = float("nan")
+    state.move([3, 0], [1, 3])
+    assert state.lengths.tolist() == [len(ROWS[0]), len(ROWS[3]), len(ROWS[2]), len(ROWS[0])]
+    logits = model(torch.tensor([[20], [21], [22], [23]]), state=state)
+    for row, held in enumerate([ROWS[0], ROWS[3], ROWS[2], ROWS[0]]):
+        assert difference(logits[row, -1], alone_logits(model, [*held, 20 + row])[-1]) < 1e-5
+
+
 def test_put_may_read_the_state_it_writes(model):
     state = filled(model, ROWS[:2])
     state.put([1, 0], state)
