@@ -1,8 +1,12 @@
 """The state: rows chosen, copied, emptied and replaced; nothing else moves."""
 
+import random
+
 import pytest
 import torch
-from helpers import FAMILIES, alone_logits, difference
+from helpers import FAMILIES, alone_logits, count, difference
+
+from qwenlab.model import call, kernels
 
 
 def filled(model, rows):
@@ -95,11 +99,42 @@ def test_put_copies_rows_in_place(model):
     assert difference(logits[1, -1], alone_logits(model, [40, 21])[-1]) < 1e-5
 
 
+@pytest.mark.parametrize("seed", range(count(5, 50)))
+def test_rows_of_unlike_length_attend_in_parts(model, seed, monkeypatch):
+    """A decode step cuts them where that spares enough keys: the same logits, and few keys beyond a row's own."""
+    rng = random.Random(seed)
+    prompts = [[rng.randrange(300) for _ in range(rng.choice([3, 9, 40, 90]))] for _ in range(9)]
+    asked = []
+    monkeypatch.setattr(call, "WORTH_A_PART", 2**13)
+
+    def watched(q, k, *rest):
+        asked.append(tuple(k.shape[::2]))  # rows, keys
+        return kernels.sdpa(q, k, *rest)
+
+    monkeypatch.setattr(call, "sdpa", watched)
+    monkeypatch.setitem(kernels.BY_NAME, "sdpa", watched)
+    state = filled(model, prompts)
+    asked.clear()
+    logits = model(torch.full((9, 1), 20), state=state)
+    layers = model.config.layer_types.count("full_attention")
+    once = asked[: len(asked) // layers]
+    assert once * layers == asked and sum(rows for rows, _ in once) == 9 and len(once) > 1
+    for row, prompt in enumerate(prompts):
+        assert difference(logits[row, -1], alone_logits(model, [*prompt, 20])[-1]) < 1e-5
+
+
+def test_parts_are_cut_where_it_pays():
+    assert call.parts([7] * 5, 0) == [(slice(0, 5), 7)]
+    assert call.parts([100, 100, 10, 10, 10], 50) == [(slice(0, 2), 100), (slice(2, 5), 10)]
+    assert call.parts([100, 100, 10, 10, 10], 500) == [(slice(0, 5), 100)]
+    assert call.parts([10, 100, 12], 50) == [(slice(0, 1), 10), (slice(1, 2), 100), (slice(2, 3), 12)]
+
+
 def test_move_copies_rows_over_others(model):
     """Who stood there is gone; who was copied is still where it was, too."""
     state = filled(model, ROWS)
     for t in tensors(state):
-        t[1] = float("nan")
+        t[1, :, : len(ROWS[1])] = float("nan")  # as far as it held anything
     state.move([3, 0], [1, 3])
     assert state.lengths.tolist() == [len(ROWS[0]), len(ROWS[3]), len(ROWS[2]), len(ROWS[0])]
     logits = model(torch.tensor([[20], [21], [22], [23]]), state=state)

@@ -82,8 +82,14 @@ class Scheduler:
         return members
 
     def seat(self, members: list[Request]) -> dict[int, int]:
-        """Rows 0..D-1 for those who decode, D..R-1 for those who read. Whoever has such a row keeps it."""
-        groups = [[r for r in members if r.decoding], [r for r in members if not r.decoding]]
+        """Rows 0..D-1 for those who decode, D..R-1 for those who read. Whoever has such a row keeps it.
+
+        Among those who decode, rows of like length stand together, the long ones first: see `model.call.parts`.
+        """
+        alike: dict[int, list[Request]] = {}
+        for request in members:
+            alike.setdefault(max(request.size, 64).bit_length() if request.decoding else 0, []).append(request)
+        groups = [alike[length] for length in sorted(alike, reverse=True)]
         moves, first = {}, 0
         for group in groups:
             rows = range(first, first + len(group))
@@ -99,7 +105,8 @@ class Scheduler:
             group.sort(key=lambda request: request.row)
             first = rows.stop
         self.dirty = (self.dirty | moves.keys()) - set(moves.values())
-        self.running, self.decoding = groups[0] + groups[1], len(groups[0])
+        self.running = [request for group in groups for request in group]
+        self.decoding = sum(request.decoding for request in members)
         return moves
 
     def drop(self, request: Request) -> None:

@@ -44,7 +44,7 @@ class Attention(nn.Module):
         qk = rotate(self.normed(qk), call.cos, call.sin, self.turned)  # (B, W, H + KVH, D)
         q, k, v = qk.narrow(2, 0, h), qk.narrow(2, h, kvh), heads.narrow(2, asking + kvh, kvh)
         k, v = call.remember(layer, k, v)  # (B, KVH, K, D): with a state, the row's earlier tokens too
-        out = call.attention(q.transpose(1, 2), k, v, call.mask, self.scale)
+        out = call.attend(q.transpose(1, 2), k, v, self.scale)
         out = out.transpose(1, 2)  # (B, W, H, D)
         if self.gated:
             out = out * gate.sigmoid()

@@ -7,12 +7,15 @@ flash-linear-attention's gated layers: pads are removed once, not masked in ever
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from qwenlab.model.kernels import sdpa
 from qwenlab.model.state import GROWING, State
+
+WORTH_A_PART = 2**18  # bytes of keys and values that a CPU reads in the time that another call of the kernel takes
 
 
 @dataclass
@@ -34,7 +37,18 @@ class Call:
     places: Tensor | None = None  # (N * KVH,) which line of the state's tensors each real token's heads become
     real: Tensor | None = None  # (B, W) bool, None where every token is real
     chunk: int = 64  # tokens that DeltaNet takes at a time
+    parts: list[tuple[slice, int]] | None = None  # rows that attend by themselves, and the keys of their longest
     spoils: bool = False  # whether something that can't be had back was overwritten
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """Attention of q (B, H, W, D) to k and v (B, KVH, K, D), in parts if some rows are much longer than others."""
+        if self.parts is None:
+            return self.attention(q, k, v, self.mask, scale)
+        out = []
+        for rows, keys in self.parts:
+            mask = self.mask[rows, ..., :keys]
+            out.append(self.attention(q[rows], k[rows, :, :keys], v[rows, :, :keys], mask, scale))
+        return torch.cat(out)
 
     def remember(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Stores this call's keys and values (B, W, KVH, D) and returns the rows' whole (B, KVH, K, D)."""
@@ -119,7 +133,23 @@ def plan(model, width: int, counts: Tensor, real: Tensor | None, state: State | 
             mask = torch.where(mask, 0.0, float("-inf")).to(dtype)
     places = (state.lines if rows is None else state.lines[rows]) + positions[..., None]  # (B, W, KVH)
     places = (places if real is None else places[real]).flatten()
-    return Call(attention, batch, cos, sin, mask, state, rows, keys, places, real, model.chunk)
+    call = Call(attention, batch, cos, sin, mask, state, rows, keys, places, real, model.chunk)
+    if width == 1 and real is None and not level and attention is sdpa and device.type == "cpu":
+        heads = model.config.num_key_value_heads * model.config.head_dim
+        call.parts = parts((starts + 1).tolist(), WORTH_A_PART // (2 * heads * dtype.itemsize))
+    return call
+
+
+def parts(keys: list[int], worth: int, first: int = 0) -> list[tuple[slice, int]]:
+    """Cuts rows of so many keys where that spares `worth` keys or more: a row is computed as long as its part's
+    longest. Each part's rows and its longest's keys; a batch of like rows is one part."""
+    rows, longest = len(keys), max(keys)
+    if rows * longest - sum(keys) > worth:
+        before, behind = list(accumulate(keys, max)), list(accumulate(reversed(keys), max))
+        cost, cut = min((i * before[i - 1] + (rows - i) * behind[rows - i - 1], i) for i in range(1, rows))
+        if rows * longest - cost > worth:
+            return parts(keys[:cut], worth, first) + parts(keys[cut:], worth, first + cut)
+    return [(slice(first, first + rows), longest)]
 
 
 def min_max(numbers: Tensor) -> tuple[int, int]:

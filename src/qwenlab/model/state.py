@@ -108,9 +108,11 @@ class State:
     def move(self, sources, targets) -> None:
         """Copies rows over others of the same state, in place. What the sources held they still hold."""
         source, target = self.row_index(sources), self.row_index(targets)
+        used = int(self.lengths[torch.cat((source, target))].max())  # beyond it both are empty
         self.lengths[target] = self.lengths[source]
         for layer in self.layers:
-            for t in layer.values():
+            for name, t in layer.items():
+                t = t.narrow(2, 0, used) if name in GROWING else t
                 t.index_copy_(0, target.to(t.device), t.index_select(0, source.to(t.device)))
 
     def advance(self, rows, counts: Tensor) -> None:
