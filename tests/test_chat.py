@@ -217,6 +217,7 @@ def test_an_answer_left_early_stays_as_far_as_it_got(model, pieces):
     before = chat.token_ids[0]
     answer = chat.stream("the")
     shown = "".join(next(answer) for _ in range(pieces))
+    assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
     answer.close()
     (request,) = chat.requests
     assert request.finish_reason == "cancelled" and SMALL.decode(request.token_ids) == shown

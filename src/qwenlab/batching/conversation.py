@@ -53,7 +53,8 @@ class Chat:
         self.max_new_tokens = whole(max_new_tokens, "max_new_tokens of the chat", 1)
         self.options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         check_options("the chat", max_new_tokens, **self.options)
-        self._turn_ids("?", first=True), self._turn_ids("?", first=False)  # a template that can't is refused here
+        for first in (True, False):  # a template that can't is refused here, not in the second turn
+            self._turn_ids("?", first)
         seeds = [whole(number, "seed", 0) for number in spread(seed, "seed", batch_size)]
         self.streams = [(number, 0 if is_list(plain(seed)) else row) for row, number in enumerate(seeds)]
         self.state = model.new_state(self.batch_size)
