@@ -20,6 +20,7 @@ HOME = {
     "combined_mask": "qwenlab.batching.masks",
     "generate": "qwenlab.batching.generation",
     "sample": "qwenlab.batching.sampling",
+    "Chat": "qwenlab.batching.conversation",
     "QwenlabError": "qwenlab.errors",
 }
 PACKAGES = ("batching", "bench", "model", "tasks", "teach", "text")

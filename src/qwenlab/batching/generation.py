@@ -80,9 +80,13 @@ def generate(
 
 
 class Loop:
-    """The requests of one call on their way: waiting, then running in a row of the state, then finished."""
+    """The requests of one call on their way: waiting, then running in a row of the state, then finished.
 
-    def __init__(self, model, requests, slots: int, policy: Policy, sampler, on_token, stats: Stats, bar):
+    With a `state` of the caller's, a request goes on in the row that its index names: what the row holds is the
+    beginning of the prompt and isn't read again, and no row moves.
+    """
+
+    def __init__(self, model, requests, slots: int, policy: Policy, sampler, on_token, stats: Stats, bar, state=None):
         self.model, self.slots, self.policy, self.sampler = model, slots, policy, sampler
         self.on_token, self.stats, self.bar = on_token, stats, bar
         self.began = perf_counter()
@@ -93,11 +97,21 @@ class Loop:
             else:
                 self.waiting.append(request)
         self.running: list[Request] = []  # running[r] sits in row r of the state
-        self.state = model.new_state(slots) if self.waiting else None
+        self.own = state is None
+        self.state = model.new_state(slots) if self.own and self.waiting else state
         self.ids: Tensor | None = None  # (R,) the id each row said last
 
     def now(self) -> float:
         return perf_counter() - self.began
+
+    @property
+    def rows(self) -> Sequence[int]:
+        """The rows of the state that the running requests sit in; a range, which is read as a view, where they can."""
+        if self.own:
+            return range(len(self.running))
+        rows = [request.index for request in self.running]
+        span = range(rows[0], rows[-1] + 1)
+        return span if len(span) == len(rows) else rows
 
     def step(self) -> bool:
         """One step for every running request; False when there is nobody left."""
@@ -105,7 +119,7 @@ class Loop:
         if newcomers:
             logits = self.prefill(newcomers)
         elif self.running:
-            logits = self.model(self.ids[:, None], state=self.state, rows=range(len(self.running)), last_only=True)
+            logits = self.model(self.ids[:, None], state=self.state, rows=self.rows, last_only=True)
         else:
             return False
         self.postprocess(logits, "prefill" if newcomers else "decode")
@@ -119,11 +133,14 @@ class Loop:
         return [self.waiting.popleft() for _ in range(min(self.slots, len(self.waiting)))]
 
     def prefill(self, newcomers: list[Request]) -> Tensor:
-        """Reads the prompts into clean rows; logits (R, V) after each prompt's last token."""
+        """Reads what the rows don't hold of the prompts yet; logits (R, V) after each prompt's last token."""
         self.running = newcomers
-        rows = range(len(newcomers))
-        self.state.reset(rows)
-        input_ids, attention_mask = left_pad([request.prompt for request in newcomers], pad_id=0)
+        rows = self.rows
+        if self.own:
+            self.state.reset(rows)
+        held = self.state.lengths[list(rows)].tolist()
+        unread = [request.prompt[start:] for request, start in zip(newcomers, held, strict=True)]
+        input_ids, attention_mask = left_pad(unread, pad_id=0)
         self.stats.prefill_tokens += int(attention_mask.sum())
         self.stats.padded_tokens += int((~attention_mask).sum())
         return self.model(input_ids, attention_mask, self.state, rows=rows, last_only=True)
@@ -168,14 +185,17 @@ class Loop:
         self.bar.update()
 
     def close_ranks(self, done: list[bool]) -> None:
-        """Moves the last running rows into the rows of those that are done, so that R rows stay rows 0..R-1."""
-        left = done.count(False)
-        holes = [row for row in range(left) if done[row]]
-        movers = [row for row in range(left, len(done)) if not done[row]]
-        if movers:
-            self.state.put(holes, self.state.select(movers))
-        order = list(range(left))
-        for hole, mover in zip(holes, movers, strict=True):
-            order[hole] = mover
+        """Lets those go that are done. In a state of our own the last rows move into their rows, so that R requests
+        stay in rows 0..R-1."""
+        order = [place for place, gone in enumerate(done) if not gone]
+        if self.own:
+            left = len(order)
+            holes = [row for row in range(left) if done[row]]
+            movers = [row for row in order if row >= left]
+            if movers:
+                self.state.put(holes, self.state.select(movers))
+            order = list(range(left))
+            for hole, mover in zip(holes, movers, strict=True):
+                order[hole] = mover
         self.running = [self.running[row] for row in order]
         self.ids = self.ids[torch.tensor(order, device=self.ids.device)]
