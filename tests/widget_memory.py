@@ -66,11 +66,10 @@ def ask(lines, key):
 def talk():
     """The hybrid, its state after row 0's first turn, the ids of the second, and the logits that are right then."""
     model, tokenizer = qwenlab.load("tiny-hybrid", dtype="float32")
-    asked = tokenizer.chat([{"role": "user", "content": "What is 12+34+5?"}])
-    answered = [*tokenizer.encode("\\boxed{51}"), tokenizer.control["<|im_end|>"], *tokenizer.encode("\n")]
+    question = "Tom has 6 apples and buys 38 more. He gives 19 away. How many are left?"
     state = model.new_state(1)
-    model(torch.tensor([asked + answered]), state=state)
-    second = torch.tensor([tokenizer.chat([{"role": "user", "content": "2+2?"}])])
+    model(torch.tensor([tokenizer.chat([{"role": "user", "content": question}])]), state=state)
+    second = torch.tensor([[tokenizer.control["<think>"], *tokenizer.encode("\n6+38=")]])
     return model, state, second, model(second, state=state.snapshot(), last_only=True)[0]
 
 
