@@ -14,6 +14,9 @@ WIDGETS7_PINS := ipywidgets==7.7.5 ipython-genutils==0.2.0
 OMP_WAIT_POLICY ?= PASSIVE
 export OMP_WAIT_POLICY
 
+# Tests run in as many processes as there are cores (at most four), each with one thread; a file stays in one of them.
+TESTS := OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n auto --maxprocesses 4 --dist loadfile
+
 .DEFAULT_GOAL := help
 .PHONY: help book test test-all lab repository clean distclean
 
@@ -33,11 +36,11 @@ book: $(VENV)/book.stamp ## build the site into _build/html (warnings are errors
 test: $(VENV)/test.stamp $(WIDGETS7)/stamp ## run the tests with reduced counts (ARGS="-k name" selects)
 	@echo "==> Running the tests"
 	@test -f $(SITE) || echo "    (no site yet: its tests are skipped; run 'make book' first to include them)"
-	@$(PYTHON) -m pytest $(ARGS)
+	@$(TESTS) $(ARGS)
 
 test-all: $(VENV)/test.stamp $(WIDGETS7)/stamp ## run the tests with every property at full count
 	@echo "==> Running the tests at full count"
-	@QWENLAB_FULL=1 $(PYTHON) -m pytest $(ARGS)
+	@QWENLAB_FULL=1 $(TESTS) $(ARGS)
 
 lab: $(VENV)/book.stamp ## open JupyterLab on the notebooks
 	@$(PYTHON) -m jupyterlab notebooks

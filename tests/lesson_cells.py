@@ -4,6 +4,8 @@ from pathlib import Path
 
 import nbformat
 
+from qwenlab.teach import explore
+
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 
 
@@ -23,3 +25,30 @@ def say(lesson, cell, capsys, *changes):
     capsys.readouterr()
     exec(source, dict(names))
     return capsys.readouterr().out
+
+
+class Lesson:
+    """A lesson's code cells, run by their id in one namespace."""
+
+    def __init__(self, name, until):
+        self.sources, self.widgets = code_cells(name), []
+        self.names = {"record": self.record}
+        for cell, source in self.sources.items():
+            exec(source.replace("\nexplore(", "\nrecord("), self.names)
+            if cell == until:
+                break
+
+    def record(self, draw, **controls):
+        self.widget, self.controls = explore(draw, **controls), controls
+        self.widgets.append((self.widget, controls))
+
+    def say(self, cell, capsys, *changes):
+        """Run a cell after replacing pieces of its source; what it prints."""
+        source = self.sources[cell]
+        for old, new in changes:
+            assert source.count(old) == 1, old
+            source = source.replace(old, new)
+        capsys.readouterr()
+        exec(source, dict(self.names))
+        assert self.names["model"].attention == "sdpa"
+        return capsys.readouterr().out

@@ -43,6 +43,14 @@ def test_values_stand_at_the_points_and_series_differ_without_colour():
     assert "340" in some and "7,200" not in some
 
 
+def test_small_numbers_keep_their_digits():
+    """Coordinates are cut to two decimals to save bytes, words aren't."""
+    svg = soup(curve({"a": [(1, 0.00123), (2, 0.207)]})).svg
+    words = [text.text for text in svg.find_all("text")]
+    assert {"0.00123", "0.207", "0.005"} <= set(words)
+    assert not any(re.search(r"\.\d{3}", path["d"]) for path in svg.find_all("path"))
+
+
 def test_the_spread_is_drawn_where_there_is_one():
     measured, roofline = curve(SERIES).figure().axes[0].containers
     assert measured.has_yerr and not roofline.has_yerr

@@ -1,45 +1,15 @@
 """What lessons 03 and 04 say must be what happens, and every state of their widgets shows the right numbers."""
 
 import itertools
-import json
 import re
-from pathlib import Path
 
 import pytest
 import torch
 from bs4 import BeautifulSoup
+from lesson_cells import Lesson
 from widget_numbers import EXPECTED, wrong_cells
 
-from qwenlab.teach import explore, exploring
-
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
-
-
-class Lesson:
-    """A lesson's code cells, run by their id in one namespace."""
-
-    def __init__(self, name, until):
-        cells = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
-        self.sources = {cell["id"]: "".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"}
-        self.names = {"record": self.record}
-        for cell, source in self.sources.items():
-            exec(source.replace("\nexplore(", "\nrecord("), self.names)
-            if cell == until:
-                break
-
-    def record(self, draw, **controls):
-        self.widget, self.controls = explore(draw, **controls), controls
-
-    def say(self, cell, capsys, *changes):
-        """Run a cell after replacing pieces of its source; what it prints."""
-        source = self.sources[cell]
-        for old, new in changes:
-            assert source.count(old) == 1, old
-            source = source.replace(old, new)
-        capsys.readouterr()
-        exec(source, dict(self.names))
-        assert self.names["model"].attention == "sdpa"
-        return capsys.readouterr().out
+from qwenlab.teach import exploring
 
 
 def verdicts(text):

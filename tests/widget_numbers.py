@@ -8,6 +8,7 @@ import math
 from functools import cache
 
 import torch
+import widget_memory
 
 import qwenlab
 
@@ -167,7 +168,13 @@ def steps(state):
     return [now, so_far, [["▸", "\xa0", "×", "·"]]]
 
 
-EXPECTED = {"03-combined-mask": [masks], "04-nan-rows": [microscope], "07-batched-generation": [steps]}
+EXPECTED = {
+    "03-combined-mask": [masks],
+    "04-nan-rows": [microscope],
+    "05-linear-attention": [widget_memory.sizes, widget_memory.table],
+    "06-hiding-padding": [widget_memory.pads],
+    "07-batched-generation": [steps],
+}
 
 
 def wrong_cells(tables, expected):

@@ -1,4 +1,5 @@
-"""The command line. `qwenlab generate` answers a file of prompts in batches, `qwenlab bench` measures their speed.
+"""The command line. `qwenlab generate` answers a file of prompts in batches, `qwenlab chat` talks, `qwenlab bench`
+measures speed.
 
 Commands import what they need when they run, so that `qwenlab --help` answers at once.
 """
@@ -14,11 +15,22 @@ from qwenlab import __version__
 from qwenlab.console import run_app, say, whole_numbers
 
 app = typer.Typer(
-    help="Batched inference for Qwen models: answer files of prompts, and see that a batch changes no answer.",
+    help="Batched inference for Qwen models: answer files of prompts, see that a batch changes no answer, and talk.",
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+ModelName = Annotated[str, typer.Option(help='A shipped model ("tiny"), a folder (./name) or a hub id (owner/name).')]
+MaxNewTokens = Annotated[int, typer.Option(help="Most tokens an answer may have.")]
+Temperature = Annotated[float, typer.Option(help="0 takes the likeliest token, 1 samples as trained.")]
+TopK = Annotated[int, typer.Option(help="Sample among the k likeliest tokens; 0: all.")]
+TopP = Annotated[float, typer.Option(help="Sample among the likeliest tokens that add up to p; 1: all.")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same samples.")]
+Dtype = Annotated[
+    str | None, typer.Option(help="float32, bfloat16 or float16.  [default: float32 on a CPU, bfloat16 on a GPU]")
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: a GPU if there is one]")]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -46,18 +58,16 @@ def generate(
     file: Annotated[
         Path, typer.Argument(help='.txt: one prompt a line; .jsonl: {"prompt": ...} or {"messages": [...]} a line.')
     ],
-    model: Annotated[str, typer.Option(help='A shipped model ("tiny"), a folder (./name) or a hub id (owner/name).')],
-    max_new_tokens: Annotated[int, typer.Option(help="Most tokens an answer may have.")] = 256,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token, 1 samples as trained.")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="Sample among the k likeliest tokens; 0: all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Sample among the likeliest tokens that add up to p; 1: all.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same samples.")] = 0,
+    model: ModelName,
+    max_new_tokens: MaxNewTokens = 256,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    seed: Seed = 0,
     strategy: Annotated[str, typer.Option(help="sequential, static, early-stop or continuous.")] = "continuous",
     slots: Annotated[int, typer.Option(help="Most prompts answered at the same time.")] = 64,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16 or float16.  [default: float32 on a CPU, bfloat16 on a GPU]")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: a GPU if there is one]")] = None,
+    dtype: Dtype = None,
+    device: Device = None,
     no_thinking: Annotated[bool, typer.Option("--no-thinking", help="Tell the chat template not to think.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the bare text, without a chat template.")] = False,
     output: Annotated[
@@ -84,7 +94,7 @@ def generate(
     ids = prompt_file.encode_prompts(prompts, file, tokenizer, limit, thinking=not no_thinking, raw=raw)
     options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
     options |= {"seed": seed, "slots": slots, "progress": True}
-    say(f"{model}, {str(network.dtype).removeprefix('torch.')} on {network.device}, {count(ids, 'prompt')}")
+    say(f"{model}, {where(network)}, {count(ids, 'prompt')}")
     if check_alone:  # a process's first passes are slow, and would be charged to the batch
         generation.generate(network, ids[:1], **options | {"max_new_tokens": 2, "progress": False})
     batch = generation.generate(network, ids, strategy=strategy, **options)
@@ -114,9 +124,33 @@ def generate(
         raise typer.Exit(conclude(comparisons))
 
 
+@app.command()
+def chat(
+    model: ModelName,
+    thinking: Annotated[bool, typer.Option(help="Whether the chat template asks for thinking.")] = True,
+    system: Annotated[str | None, typer.Option(help="A system message to start from.")] = None,
+    max_new_tokens: MaxNewTokens = 1024,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    seed: Seed = 0,
+    dtype: Dtype = None,
+    device: Device = None,
+) -> None:
+    """Talk with a model, line by line. Ctrl-C ends an answer, Ctrl-D leaves; a pipe gives one answer a line."""
+    from qwenlab.model.loading import load
+    from qwenlab.terminal import talk
+
+    network, tokenizer = load(model, dtype, device)
+    say_ignored(model, network.ignored)
+    say(f"{model}, {where(network)}")
+    options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    talk(network, tokenizer, system=system, thinking=thinking, seed=seed, **options)
+
+
 @app.command("bench")
 def measure(
-    model: Annotated[str, typer.Option(help='A shipped model ("tiny"), a folder (./name) or a hub id (owner/name).')],
+    model: ModelName,
     batch: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,2,4,8,16,32,64",
     prompt_tokens: Annotated[int, typer.Option(help="Tokens of each prompt; the ids are random.")] = 32,
     new_tokens: Annotated[int, typer.Option(help="Tokens that each row generates; nothing stops it earlier.")] = 32,
@@ -128,7 +162,7 @@ def measure(
             help="float32, bfloat16, float16, or several with commas.  [default: float32 on a CPU, bfloat16 on a GPU]"
         ),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: a GPU if there is one]")] = None,
+    device: Device = None,
 ) -> None:
     """Measure speed over batch size: a table, then the same as one line of JSON, for each dtype in turn."""
     import json
@@ -157,6 +191,10 @@ def say_ignored(model: str, names: list[str]) -> None:
     if parts:
         told = [f"{part} ({many} tensor{'s' * (many > 1)})" for part, many in parts.items()]
         say(f"{model}: ignored {', '.join(told)}")
+
+
+def where(network) -> str:
+    return f"{str(network.dtype).removeprefix('torch.')} on {network.device}"
 
 
 def count(things: list, name: str) -> str:

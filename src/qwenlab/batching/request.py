@@ -130,7 +130,7 @@ def make_requests(
     for i, prompt in enumerate(prompts):
         ids = check_prompt(prompt, i, model.config.vocab_size)
         options = {name: values[i] for name, values in each.items()}
-        check_options(i, **options)
+        check_options(f"prompt {i}", **options)
         wanted, room = options.pop("max_new_tokens"), limit - len(ids)
         if room < min(1, wanted):
             raise ValueError(f"prompt {i} has {len(ids)} tokens: no room for a new one in a {what} of {limit}")
@@ -190,13 +190,13 @@ def check_prompt(prompt, i: int, vocab_size: int) -> list[int]:
     return [int(token_id) for token_id in ids]
 
 
-def check_options(i: int, max_new_tokens, temperature, top_k, top_p, repetition_penalty) -> None:
-    """Raises ValueError naming the option, the prompt, the value and what was expected."""
-    whole(max_new_tokens, f"max_new_tokens of prompt {i}", 0)
-    whole(top_k, f"top_k of prompt {i}", 0)
-    within(temperature, f"temperature of prompt {i}", "0 or more", lambda x: x >= 0)
-    within(top_p, f"top_p of prompt {i}", "0 to 1", lambda x: 0 <= x <= 1)
-    within(repetition_penalty, f"repetition_penalty of prompt {i}", "a number above 0", lambda x: x > 0)
+def check_options(whose: str, max_new_tokens, temperature, top_k, top_p, repetition_penalty=1.0) -> None:
+    """Raises ValueError naming the option, whose it is, the value and what was expected."""
+    whole(max_new_tokens, f"max_new_tokens of {whose}", 0)
+    whole(top_k, f"top_k of {whose}", 0)
+    within(temperature, f"temperature of {whose}", "0 or more", lambda x: x >= 0)
+    within(top_p, f"top_p of {whose}", "0 to 1", lambda x: 0 <= x <= 1)
+    within(repetition_penalty, f"repetition_penalty of {whose}", "a number above 0", lambda x: x > 0)
 
 
 def whole(value, name: str, least: int) -> int:

@@ -63,9 +63,8 @@ class Call:
         if self.real is not None:
             new = new[self.real]  # (N, KVH, D)
         held.view(-1, size).index_copy_(0, self.places, new.reshape(-1, size))  # one head of one token a line
-        if self.rows is not None:
-            held = held[self.rows]
-        return held.narrow(2, 0, self.keys)
+        held = held.narrow(2, 0, self.keys)  # before rows are picked: an index copies what it picks
+        return held if self.rows is None else held[self.rows]
 
     def recall(self, layer: int) -> tuple[Tensor, Tensor]:
         """The rows' window and memory; where the rows stand together views, through which they are changed."""
@@ -108,7 +107,8 @@ def close_up(input_ids: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, 
 
 def plan(model, width: int, counts: Tensor, real: Tensor | None, state: State | None, rows) -> Call:
     """The Call for rows that were closed up, with `counts` (B,) real tokens each. Raises ValueError for odd rows."""
-    device, dtype, attention, batch = model.device, model.dtype, model.attention_function, len(counts)
+    embedding, attention, batch = model.embedding, model.attention_function, len(counts)
+    device, dtype = embedding.device, embedding.dtype
     if state is None:  # every row starts at 0
         return Call(attention, batch, *model.rotary.at(slice(width), width, dtype, device), None, chunk=model.chunk)
     rows = find_rows(state, rows, batch)
@@ -118,7 +118,11 @@ def plan(model, width: int, counts: Tensor, real: Tensor | None, state: State | 
     if keys > state.capacity:
         longest = int((starts + counts).argmax())
         state.make_room(keys, state.row_numbers(rows)[longest])
+    lines = state.lines if rows is None else state.lines[rows]  # (B, 1, KVH)
     level = first == last
+    if level and width == 1 and real is None:  # the usual decode step: every row sees all that it holds, no mask
+        cos, sin = model.rotary.at(slice(first, keys), keys, dtype, device)
+        return Call(attention, batch, cos, sin, None, state, rows, keys, (lines + first).flatten(), None, model.chunk)
     if level:
         span = slice(first, first + width)
         positions = torch.arange(span.start, span.stop, device=device)[None]  # (1, W)
@@ -126,15 +130,15 @@ def plan(model, width: int, counts: Tensor, real: Tensor | None, state: State | 
         span = positions = (starts[:, None] + torch.arange(width)).to(device)  # (B, W)
     cos, sin = model.rotary.at(span, last + width, dtype, device)
     mask = None
-    if not (level and (first == 0 or (width == 1 and real is None))):
+    if not level or first > 0:
         # A query at position p sees keys 0..p of its own row: (B or 1, 1, W, K)
         mask = (torch.arange(keys, device=device) <= positions[..., None])[:, None].expand(batch, -1, -1, -1)
         if attention is sdpa:  # it adds its mask: turned into numbers once a call, not once a layer
             mask = torch.where(mask, 0.0, float("-inf")).to(dtype)
-    places = (state.lines if rows is None else state.lines[rows]) + positions[..., None]  # (B, W, KVH)
+    places = lines + positions[..., None]  # (B, W, KVH)
     places = (places if real is None else places[real]).flatten()
     call = Call(attention, batch, cos, sin, mask, state, rows, keys, places, real, model.chunk)
-    if width == 1 and real is None and not level and attention is sdpa and device.type == "cpu":
+    if width == 1 and real is None and attention is sdpa and device.type == "cpu":
         heads = model.config.num_key_value_heads * model.config.head_dim
         call.parts = parts((starts + 1).tolist(), WORTH_A_PART // (2 * heads * dtype.itemsize))
     return call

@@ -86,12 +86,17 @@ class Model(nn.Module):
         self._attention = value
 
     @property
+    def embedding(self) -> Tensor:
+        """(vocab, hidden): one line an id. Asked for several times a step, so it is found in plain dictionaries."""
+        return self._modules["model"]._modules["embed_tokens"]._parameters["weight"]
+
+    @property
     def dtype(self) -> torch.dtype:
-        return self.model.embed_tokens.weight.dtype
+        return self.embedding.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.model.embed_tokens.weight.device
+        return self.embedding.device
 
     def new_state(self, batch_size: int, capacity: int | None = None) -> State:
         """An empty state for `batch_size` rows of `capacity` tokens each (None = it grows by doubling)."""
@@ -195,7 +200,7 @@ class Model(nn.Module):
         """(N, hidden) to (N, vocab)."""
         hidden = self.model.norm(hidden)
         if self.config.tie_word_embeddings:
-            return product(hidden, self.model.embed_tokens.weight).float()
+            return product(hidden, self.embedding).float()
         return self.head(self, hidden).float()
 
 

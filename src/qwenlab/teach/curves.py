@@ -142,7 +142,7 @@ def _svg(figure):
     dropped = (  # what a page does not need, or must not have: rules for every element, ids that repeat
         "^.*?(?=<svg)", "(?<=<svg ).*?(?=viewBox)", "<metadata>.*?</metadata>", "<style.*?</style>", "<!--.*?-->",
         r'(?<=<g) id="[\w.]+"', ' clip-path="[^"]*"', '(?<=[\\d"]) style="fill: (?!none)[^"]*"(?=/>)',
-        "font-family: [^;]*; ?", r' transform="rotate\(-0 [^"]*"', r"(?<=\.\d\d)\d+",
+        "font-family: [^;]*; ?", r' transform="rotate\(-0 [^"]*"', r"(?<=\.\d\d)\d+(?![^<>]*</text>)",
     )  # fmt: skip
     svg = re.sub("|".join(dropped), "", svg)
     svg = re.sub(r'(<path id="m[^>]*style=")stroke: ([^;"]+)', r"\1fill: \2; stroke: \2", svg)  # for every <use>

@@ -114,14 +114,35 @@ class Tokenizer:
         template is told as `enable_thinking`. Control tokens inside the messages stay text, except the thinking
         marks of an assistant. Raises ChatTemplateError, naming the message.
         """
-        if self.template is None:
-            raise ChatTemplateError(f"{self.source}: no chat template in this checkpoint; encode the bare text (--raw)")
         check_messages(messages)
         spare = spare_character(messages)
-        guarded = guard(messages, list(self.control), ("<think>", "</think>"), spare)
-        pieces = self.split(self.template.render(guarded, thinking))
+        return self._ids(self._render(messages, thinking, spare), spare)
+
+    def next_turn(self, text: str, thinking: bool = True) -> list[int]:
+        """Ids that continue a conversation behind an answer: the answer's end, a user's `text`, the next one's start.
+
+        Behind the ids of `chat` and of an answer they make the ids of `chat` for the longer conversation, but that a
+        template may drop the thinking of earlier answers, closed empty blocks among it, which was read all the same.
+        """
+        turn = {"role": "user", "content": text}
+        check_messages([turn])
+        answer = spare_character([turn])
+        messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": answer}, turn]
+        spare = spare_character(messages)
+        _, found, rest = self._render(messages, thinking, spare).partition(answer)
+        if not found:
+            raise ChatTemplateError(f"{self.template.source}: the template leaves out an earlier answer")
+        return self._ids(rest, spare)
+
+    def _render(self, messages: list[dict[str, str]], thinking: bool, spare: str) -> str:
+        if self.template is None:
+            raise ChatTemplateError(f"{self.source}: no chat template in this checkpoint; use generate --raw")
+        return self.template.render(guard(messages, list(self.control), ("<think>", "</think>"), spare), thinking)
+
+    def _ids(self, rendered: str, spare: str) -> list[int]:
+        """Ids of what a template wrote; `spare` is what keeps control tokens within messages from being any."""
         ids = []
-        for i, piece in enumerate(pieces):  # text, control token, text, ..., text
+        for i, piece in enumerate(self.split(rendered)):  # text, control token, text, ..., text
             if i % 2:
                 ids.append(self.control[piece])
             else:
