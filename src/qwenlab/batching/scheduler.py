@@ -88,7 +88,8 @@ class Scheduler:
         """
         alike: dict[int, list[Request]] = {}
         for request in members:
-            alike.setdefault(max(request.size, 64).bit_length() if request.decoding else 0, []).append(request)
+            length = 64 if self.pinned else max(request.size, 64)
+            alike.setdefault(length.bit_length() * request.decoding, []).append(request)
         groups = [alike[length] for length in sorted(alike, reverse=True)]
         moves, first = {}, 0
         for group in groups:
