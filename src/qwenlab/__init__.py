@@ -21,7 +21,7 @@ HOME = {
     "generate": "qwenlab.batching.generation",
     "Engine": "qwenlab.batching.engine",
     "sample": "qwenlab.batching.sampling",
-    "Chat": "qwenlab.batching.conversation",
+    "Chat": "qwenlab.tasks.conversation",
     "QwenlabError": "qwenlab.errors",
 }
 PACKAGES = ("batching", "bench", "model", "tasks", "teach", "text")

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from qwenlab.batching.conversation import Chat
 from qwenlab.console import say
+from qwenlab.tasks.conversation import Chat
 from qwenlab.tasks.grading import CLOSE, OPEN
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"

@@ -1,4 +1,4 @@
-"""Problems, and what counts as their answer."""
+"""Problems, what counts as their answer, and conversations."""
 
 from qwenlab.tasks.arithmetic import Problem, arithmetic_problems
 from qwenlab.tasks.grading import extract_answer
