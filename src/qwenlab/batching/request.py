@@ -59,6 +59,14 @@ class Request:
         if len(self.token_ids) == self.cap:
             self.finish("length", now)
 
+    def take_back(self) -> None:
+        """After a step that broke off: an id that was only half taken is taken back, and will be said again."""
+        if self.finish_reason is None:
+            said = min(len(self.token_ids), len(self.logprobs), self.cap - 1)
+            del self.token_ids[said:], self.logprobs[said:]
+            self._seen = self._generator = None
+            self._drawn = 0
+
     def finish(self, reason: str, now: float) -> None:
         self.finish_reason = reason
         self.seconds = now

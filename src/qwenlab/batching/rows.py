@@ -34,7 +34,7 @@ class Rows:
             self.state = self.model.new_state(self.slots)
         if moves:
             self.state.move(list(moves), list(moves.values()))
-        if dirty:
+        if dirty and self.state is not None:
             self.state.reset(sorted(dirty))
             dirty.clear()
 

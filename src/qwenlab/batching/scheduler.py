@@ -48,12 +48,16 @@ class Scheduler:
             members = self.staying()
         if self.token_budget is not None:
             members = self.within_budget(members)
-        if self.waiting and len(members) < self.slots and (self.policy.join or not members):
+        staying = len(members)
+        if self.waiting and staying < self.slots and (self.policy.join or not members):
             members = self.joined(members)
         if members is self.running and not self.stale:
             return {}
+        moves = self.seat(members)
+        for _ in members[staying:]:  # only now: whoever has neither a row nor a place in the line would be lost
+            self.waiting.popleft()
         self.stale = False
-        return self.seat(members)
+        return moves
 
     def staying(self) -> list[Request]:
         done = [request for request in self.running if request.finish_reason is not None]
@@ -73,12 +77,11 @@ class Scheduler:
 
     def joined(self, members: list[Request]) -> list[Request]:
         """With those who now get a slot: strictly in order of arrival, so that nobody is overtaken for being long."""
-        while self.waiting and len(members) < self.slots:
-            more = [*members, self.waiting[0]]
-            if self.token_budget is not None and held(more) > self.token_budget:
+        for request in self.waiting:
+            more = [*members, request]
+            if len(more) > self.slots or (self.token_budget is not None and held(more) > self.token_budget):
                 break
             members = more
-            self.waiting.popleft()
         return members
 
     def seat(self, members: list[Request]) -> dict[int, int]:
@@ -117,12 +120,16 @@ class Scheduler:
         self.waiting.appendleft(request)
 
     def start_over(self) -> None:
-        """Drops everybody: after a step that broke off, nobody knows what their rows hold."""
-        for request in sorted(self.running, key=lambda request: request.number, reverse=True):
-            if request.finish_reason is None:
-                self.drop(request)
-            elif request.row is not None:
+        """Everybody back in line: after a step that broke off anywhere, nobody knows what the rows hold."""
+        everybody = sorted({*self.running, *self.waiting}, key=lambda request: request.number)
+        for request in everybody:
+            if request.row is not None:
                 self.vacate(request, dirty=True)
+                release(request)
+                request.take_back()
+        if not self.pinned:
+            self.dirty = set(range(self.slots))
+        self.waiting = deque(request for request in everybody if request.finish_reason is None)
         self.running, self.decoding = [], 0
 
     def vacate(self, request: Request, dirty: bool) -> None:
