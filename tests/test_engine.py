@@ -110,7 +110,7 @@ class Workload:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("block", range(count(3, 50)))
+@pytest.mark.parametrize("block", range(count(2, 50)))
 def test_random_workloads(name, block, monkeypatch):
     """500 of them, half on each family: ids, ends and log-probabilities as alone; no budget exceeded, no slot lost."""
     if block % 2:
