@@ -423,7 +423,7 @@ def test_an_engine_keeps_the_last_events_only(dense):
     engine.submit([1], max_new_tokens=300, stop=())
     engine.run()
     steps = [event.step for event in engine.stats.events]
-    assert (min(steps), max(steps), len(steps)) == (300 - 256, 299, 2 * 256)
+    assert (min(steps), max(steps), len(steps)) == (300 - 128, 299, 2 * 128)
     assert engine.stats.row_steps == {"real": 300, "wasted": 0, "idle": 300}
 
 
@@ -496,7 +496,7 @@ def test_soak(dense):
         tracemalloc.stop()
     assert done == total == engine.stats.finished
     (python, state, peak), (python_end, state_end, peak_end) = marks
-    assert python_end - python < 100_000 and state_end == state
+    assert python_end - python < 200_000 and state_end == state  # bytes; a request takes some 2,000
     assert peak_end - peak < 20_000  # KiB, of the whole process
     check_empty(engine)
 

@@ -20,7 +20,7 @@ from qwenlab.batching.sampling import checked, logprobs_of, penalise, sample
 from qwenlab.batching.scheduler import POLICIES, Scheduler
 from qwenlab.model.state import State
 
-KEPT_STEPS = 256  # an engine may run for ever: its events are those of so many last steps
+KEPT_STEPS = 128  # an engine may run for ever: its events are those of so many last steps
 
 
 class Engine:
@@ -33,7 +33,7 @@ class Engine:
 
     strategy and sampler are those of `generate`; strategies but "continuous" read prompts whole. With a `state` of the
     caller's, a request goes on in the row that its index names: what the row holds is the beginning of its prompt and
-    isn't read again. `stats` counts from the start on, and has the events of the last 256 steps. Raises ValueError
+    isn't read again. `stats` counts from the start on, and has the events of the last 128 steps. Raises ValueError
     naming the option and what was expected.
     """
 
