@@ -9,7 +9,7 @@ import torch
 
 from qwenlab import combined_mask, left_pad, position_ids
 from qwenlab.teach import check
-from qwenlab.teach.checking import EXERCISES
+from qwenlab.teach.checking import EXERCISES, _show
 
 # Wrong answers as readers write them, each with a word of the hint it must get: {exercise: {answer: word}}.
 WRONG = {}
@@ -116,3 +116,9 @@ def test_of_a_mask_with_heads_the_first_matrix_that_differs_is_drawn():
     assert answer._repr_html_().count("<table") == 2 and answer._repr_html_().count(' x"') == 1
     assert "expected mask" in repr(answer) and repr(answer).count("4  1  1  1  1  1") == 1
     assert repr(answer).count("4  0  1  1  1  1") == 1
+
+
+def test_arguments_are_shown_with_short_floats_and_cut_one_by_one():
+    shown = _show((torch.tensor([0.1234567, 2.0, float("nan")]), [7] * 100, {"eps": 1e-6, "kinds": ["x"] * 100}, 5))
+    assert shown.startswith("([0.123, 2, nan], [7, 7") and shown.endswith(" ...}, 5)")
+    assert "{'eps': 1e-06, 'kinds': ['x'" in shown and len(shown) < 500

@@ -27,6 +27,19 @@ def multiplies(g, beta, real):
     return g * real.unsqueeze(-1), beta * real.unsqueeze(-1)
 
 
+def multiplies_beta(g, beta, real):
+    return g.masked_fill(~real[:, :, None], 0), beta * real.unsqueeze(-1)
+
+
+def multiplies_g(g, beta, real):
+    return g * real.unsqueeze(-1), beta.masked_fill(~real[:, :, None], 0)
+
+
+def takes_exp(g, beta, real):
+    pads = ~real[:, :, None]
+    return g.exp().masked_fill(pads, 1), beta.masked_fill(pads, 0)
+
+
 def the_wrong_way_round(g, beta, real):
     return g.masked_fill(real[:, :, None], 0), beta.masked_fill(real[:, :, None], 0)
 
@@ -62,6 +75,12 @@ def forgets_the_old(window, inputs, real):
         if len(new):
             answer[row, -len(new) :] = new
     return answer
+
+
+def all_old_if_few(window, inputs, real):
+    width = window.shape[1]
+    new = [x[keep] for x, keep in zip(inputs, real, strict=True)]
+    return torch.stack([x[-width:] if len(x) >= width else old for old, x in zip(window, new, strict=True)])
 
 
 def the_first_ones(window, inputs, real):
@@ -114,7 +133,10 @@ WRONG = {
         only_decay: "a pad still writes",
         wipes: "wipes the table",
         decay_instead_of_its_log: "g is a logarithm",
-        multiplies: "0 x NaN",
+        multiplies: "Multiplying does not replace",
+        multiplies_beta: "beta needs masked_fill",
+        multiplies_g: "g needs masked_fill",
+        takes_exp: "do not take exp",
         the_wrong_way_round: "inverted",
         whole_rows: "Hide its pads only",
     },
@@ -123,6 +145,7 @@ WRONG = {
         zeroed_columns: "pads are zeroed",
         by_counting: "you counted the real inputs",
         forgets_the_old: "not zeros",
+        all_old_if_few: "the new ones still come in",
         the_first_ones: "the old window again",
         backwards: "turned round",
     },

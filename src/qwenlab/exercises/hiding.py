@@ -29,7 +29,7 @@ def _gates():
     yield "pads on the left", gates(_mask([[0, 0, 1], [1, 1, 1]]))
     yield "pads on the right and inside", gates(_mask([[1, 0, 1, 0], [1, 1, 0, 0]]))
     g, beta, real = gates(_mask([[1, 0, 1]]))
-    yield "NaN at a pad", (g.masked_fill(~real[..., None], torch.nan), beta.masked_fill(~real[..., None], 7), real)
+    yield "NaN at a pad", (*hide_gates(g, beta, real, torch.nan, torch.nan), real)
     yield "no pads", gates(_mask([[1, 1]]))
     draw = random.Random(8)
     for _ in range(20):
@@ -48,9 +48,22 @@ exercise(
             lambda g, b, real: (g * real[..., None], b * real[..., None]),
             "0 x NaN is NaN. Multiplying does not replace what stands at a pad; masked_fill does.",
         ),
+        (
+            lambda g, b, real: (hide_gates(g, b, real)[0], b * real[..., None]),
+            "g is right. But 0 x NaN is NaN: beta needs masked_fill as well.",
+        ),
+        (
+            lambda g, b, real: (g * real[..., None], hide_gates(g, b, real)[1]),
+            "beta is right. But 0 x NaN is NaN: g needs masked_fill as well.",
+        ),
         (lambda g, b, real: (g, hide_gates(g, b, real)[1]), "nothing is written, but a pad still fades: g is not 0."),
         (lambda g, b, real: (hide_gates(g, b, real)[0], b), "nothing fades, but a pad still writes: beta is not 0."),
-        (lambda g, b, real: hide_gates(g, b, real, -torch.inf), "a log-decay of -inf wipes the table. Leave it all."),
+        (
+            lambda g, b, real: hide_gates(g, b, real, -torch.inf),
+            "a log-decay of -inf wipes the table. 0 leaves it as it is.",
+        ),
+        (lambda g, b, real: hide_gates(g.exp(), b, real, 1.0), "g stays a logarithm; do not take exp."),
+        (lambda g, b, real: hide_gates(g.exp(), b, real), "g stays a logarithm; do not take exp."),
         (lambda g, b, real: hide_gates(g, b, real, 1.0), "g is a logarithm: a decay of 1 has the log-decay 0."),
         (lambda g, b, real: hide_gates(g, b, real, 0.0, 1.0), "a beta of 1 writes everything. Nothing is a beta of 0."),
         (lambda g, b, real: hide_gates(g, b, ~real), "inverted: real tokens lost their gates, and pads kept theirs."),

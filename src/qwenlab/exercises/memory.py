@@ -59,6 +59,20 @@ def _transposed(q, k, v, decay, beta, memory):
     return new.mT.contiguous(), said
 
 
+def _turned_round(q, k, v, decay, beta, memory):
+    """Asks as it should, but writes the outer product of the value and the key."""
+    if memory.shape[1] != memory.shape[2]:
+        return memory, v
+    faded = decay[:, None, None] * memory
+    new = faded + (delta_step(q, k, v, decay, beta, memory)[0] - faded).mT
+    return new, (q[:, None] @ new)[:, 0]
+
+
+def _first_said(q, k, v, decay, beta, memory):
+    said = k[:, None] @ (decay[:, None, None] * memory)
+    return delta_step(q, k, v, decay, beta, memory)[0], said[:, 0]
+
+
 def _both_in_shape(memory):
     if memory.ndim != 3:
         return "memory is (N, Dk, Dv): one table for each head, and it comes first."
@@ -80,6 +94,19 @@ exercise(
         (_delta(fade_late=True), "you faded last, so what was just written has faded too. Fade first."),
         (_delta(read=lambda old, faded, new: faded), "you read before writing. The query sees this token as well."),
         (_delta(read=lambda old, faded, new: old), "you read the table that you were given, not the new one."),
+        (
+            _first_said,
+            "this is what the table said to the key before the correction. Ask again, with the query.",
+        ),
+        (
+            _with(lambda q, k, v, d, b, m: (q, k, b[:, None] * v, d, torch.ones_like(b), m)),
+            "beta scales the whole difference, v - said.",
+        ),
+        (
+            _with(lambda q, k, v, d, b, m: (q / q.shape[-1] ** 0.5, k, v, d, b, m)),
+            "the query is used as given; the layer has scaled it before.",
+        ),
+        (_turned_round, "the outer product is turned round: k[:, :, None] * x[:, None, :]."),
         (
             _transposed,
             "transposed: lines of a table are the key's numbers, columns the value's. k[:, :, None] is a line.",

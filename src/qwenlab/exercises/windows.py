@@ -60,6 +60,10 @@ exercise(
             _by_row(lambda old, new, every, real: _with_zeros(old, new)),
             "with few real inputs, the earliest places are still the old window's, not zeros.",
         ),
+        (
+            _by_row(lambda old, new, every, real: new[-len(old) :] if len(new) >= len(old) else old),
+            "with few real inputs the new ones still come in; only the rest of the places is the old window's.",
+        ),
         (_by_row(lambda old, new, every, real: _last(len(old), old, every)), "these are the last columns, pads too."),
         (
             _by_row(lambda old, new, every, real: _last(len(old), old, every * real[:, None])),

@@ -146,9 +146,22 @@ def _describe(value):
 
 
 def _show(arguments):
-    texts = [repr(a.tolist() if hasattr(a, "tolist") else a).replace(".0,", ",").replace(".0]", "]") for a in arguments]
-    text = ", ".join(texts)
-    return f"({text if len(text) <= 200 else text[:200] + ' ...'})"
+    """In words, floats with 3 digits; each argument, and each entry of a dict, is cut by itself."""
+    return f"({', '.join(map(_short, arguments))})"
+
+
+def _short(value):
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key!r}: {_short(entry)}' for key, entry in value.items())}}}"
+    text = repr(_rounded(value)).replace(".0,", ",").replace(".0]", "]")
+    return text if len(text) <= 200 else text[:200] + " ..."
+
+
+def _rounded(value):
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if type(value) in (list, tuple):
+        return type(value)(map(_rounded, value))
+    return round(value, 3) or value if isinstance(value, float) else value  # a tiny one stays as it is
 
 
 def _matrices(right, other):
