@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 
 import torch
 
@@ -102,3 +103,8 @@ def rectangle(rows: list[list[int]], width: int, side: str, pad: int, rng: rando
         ids.append(line)
         mask.append([place in places for place in range(width)])
     return torch.tensor(ids), torch.tensor(mask)
+
+
+def hear_ctrl_c():
+    """For a process that a test starts: a shell's background jobs ignore Ctrl-C, and so would all that they start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

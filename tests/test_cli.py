@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from helpers import hear_ctrl_c
 from small_checkpoint import write_multimodal_checkpoint, write_small_checkpoint
 
 import qwenlab
@@ -329,7 +330,14 @@ def test_the_installed_command_and_ctrl_c(model, tmp_path):
     (tmp_path / "p.txt").write_text("a\nb\n" * 400)
     command = [sys.executable, "-m", "qwenlab.cli", "generate", "--model", model, "p.txt", "--strategy", "sequential"]
     command += ["--max-new-tokens", "200", "--output", "a.jsonl"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_ctrl_c,
+    )
     for line in process.stderr:
         if "800 prompts" in line:
             break

@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from helpers import hear_ctrl_c
 from small_checkpoint import write_small_checkpoint
 
 import qwenlab
@@ -47,7 +48,7 @@ class Terminal:
             stdout=screen,
             stderr=screen,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=lambda: (hear_ctrl_c(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),
             env={**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb", **variables},
         )
         os.close(screen)
@@ -207,7 +208,8 @@ def test_ctrl_c_ends_the_answer_then_the_talk(at_terminal, endless):
 
 def test_ctrl_c_ends_a_pipe(endless):
     command = [sys.executable, "-m", "qwenlab.cli", "chat", "--model", str(endless), "--max-new-tokens", "900000"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    pipes = {stream: subprocess.PIPE for stream in ("stdin", "stdout", "stderr")}
+    process = subprocess.Popen(command, preexec_fn=hear_ctrl_c, **pipes)
     process.stdin.write(b"a\nb\n")
     process.stdin.flush()
     assert len(process.stdout.read(20)) == 20  # shown as it comes
