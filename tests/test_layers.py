@@ -1,5 +1,6 @@
 """The small parts in bfloat16: what must be worked out in float32 is, and only then rounded."""
 
+import pytest
 import torch
 
 from qwenlab.model import kernels, layers
@@ -41,9 +42,11 @@ def test_eager_softmax_is_float32_whatever_the_dtype(monkeypatch):
     assert kernels.eager(q, k, k, None, 0.3).dtype == BF16 and seen == [torch.float32]
 
 
-def test_a_step_without_a_mask_sees_every_key_and_a_chunk_its_own_past():
-    """Bottom-right aligned in both ways to compute it: one query after five keys, or three."""
-    for batch, queries in [(2, 1), (2, 3), (2, 5), (20, 1)]:  # 20 rows: many enough for another kernel
+@pytest.mark.parametrize("few", [kernels.FEW, 0], ids=["head by head", "grouped"])
+def test_a_step_without_a_mask_sees_every_key_and_a_chunk_its_own_past(few, monkeypatch):
+    """Bottom-right aligned in all ways to compute it: one query after five keys, or three."""
+    monkeypatch.setattr(kernels, "FEW", few)
+    for batch, queries in [(2, 1), (2, 3), (2, 5), (20, 1)]:
         k, q = torch.randn(batch, 2, 5, 8), torch.randn(batch, 4, queries, 8)
         mask = torch.ones(queries, 5, dtype=torch.bool).tril(5 - queries)[None, None]
         expected = kernels.eager(q, k, k, mask, 0.3)
