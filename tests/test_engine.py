@@ -236,7 +236,7 @@ def test_a_callback_that_raises_ends_its_own_request_only(model):
         if index == 1 and heard.count(1) == 2:
             raise KeyError("mine")
 
-    for strategy in qwenlab.batching.generation.POLICIES:
+    for strategy in qwenlab.batching.scheduler.POLICIES:
         heard = []
         with pytest.warns(UserWarning, match="request 1: its on_token raised KeyError: 'mine'"):
             result = qwenlab.generate(

@@ -8,7 +8,7 @@ import torch
 from helpers import FAMILIES, alone_greedy, alone_logits, count, random_prompts
 
 import qwenlab
-from qwenlab.batching.generation import POLICIES
+from qwenlab.batching.scheduler import POLICIES
 from qwenlab.model import linear
 
 

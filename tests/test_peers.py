@@ -13,7 +13,7 @@ from small_checkpoint import VOCAB, write_small_checkpoint
 
 from qwenlab import bench
 from qwenlab.bench import __main__ as command
-from qwenlab.bench import beside, twins
+from qwenlab.bench import beside, roofline, twins
 from qwenlab.console import run_app
 from qwenlab.model import linear
 
@@ -137,7 +137,7 @@ def known(monkeypatch, unit):
     """A comparison of two sides of known speed, with the calls that were made."""
     clock, calls = Clock(), []
     sides = Side(clock, calls, "qwenlab", 0.5, 0.25, 0.125), Side(clock, calls, "transformers", 1.0, 0.5, 0.25)
-    monkeypatch.setattr(beside, "perf_counter", clock)
+    monkeypatch.setattr(roofline, "perf_counter", clock)
     monkeypatch.setattr(beside, "load_twins", lambda *_: sides)
     return bench.peers(
         shape="small", batch_sizes=(1, 4), prompt_tokens=8, new_tokens=6, prefill=[16], show=False

@@ -7,7 +7,7 @@ import torch
 from helpers import FAMILIES, alone_greedy, count, random_prompts
 
 import qwenlab
-from qwenlab.batching.generation import POLICIES
+from qwenlab.batching.scheduler import POLICIES
 
 
 def generate_both(model, prompts, shared, **options):

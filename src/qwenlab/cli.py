@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from qwenlab import __version__
-from qwenlab.console import run_app, say, whole_numbers
+from qwenlab.console import Device, Dtype, Threads, run_app, say, use_threads, whole_numbers
 
 app = typer.Typer(
     help="Batched inference for Qwen models: answer files of prompts, see that a batch changes no answer, and talk.",
@@ -27,10 +27,6 @@ Temperature = Annotated[float, typer.Option(help="0 takes the likeliest token, 1
 TopK = Annotated[int, typer.Option(help="Sample among the k likeliest tokens; 0: all.")]
 TopP = Annotated[float, typer.Option(help="Sample among the likeliest tokens that add up to p; 1: all.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same samples.")]
-Dtype = Annotated[
-    str | None, typer.Option(help="float32, bfloat16 or float16.  [default: float32 on a CPU, bfloat16 on a GPU]")
-]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: a GPU if there is one]")]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -155,7 +151,7 @@ def measure(
     prompt_tokens: Annotated[int, typer.Option(help="Tokens of each prompt; the ids are random.")] = 32,
     new_tokens: Annotated[int, typer.Option(help="Tokens that each row generates; nothing stops it earlier.")] = 32,
     repeats: Annotated[int, typer.Option(help="How often each batch size is measured.")] = 5,
-    threads: Annotated[int | None, typer.Option(help="Threads on a CPU.  [default: PyTorch's own]")] = None,
+    threads: Threads = None,
     dtype: Annotated[
         str | None,
         typer.Option(
@@ -168,15 +164,11 @@ def measure(
     import json
     from dataclasses import asdict
 
-    import torch
-
-    from qwenlab.batching.request import whole
     from qwenlab.bench import sweep
     from qwenlab.model.loading import choose_device, choose_dtype, load
 
     sizes = whole_numbers(batch, "--batch")
-    if threads is not None:
-        torch.set_num_threads(whole(threads, "--threads", 1))
+    use_threads(threads)
     names = [None] if dtype is None else [name.strip() for name in dtype.split(",")]
     for chosen in [choose_dtype(name, choose_device(device)) for name in names]:  # a wrong one is named at once
         network, _ = load(model, chosen, device)

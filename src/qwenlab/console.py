@@ -1,13 +1,21 @@
-"""What both commands, `qwenlab` and `python -m qwenlab.bench`, do alike: their streams, their errors, their status.
+"""What both commands, `qwenlab` and `python -m qwenlab.bench`, have alike: streams, errors, status, some options.
 
 Exit status: 0 done, 1 failed, 2 wrong input, 130 interrupted; whatever goes wrong is said in one line on stderr.
 """
 
 import os
 import sys
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
+
+from qwenlab.errors import whole
+
+Dtype = Annotated[
+    str | None, typer.Option(help="float32, bfloat16 or float16.  [default: float32 on a CPU, bfloat16 on a GPU]")
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: a GPU if there is one]")]
+Threads = Annotated[int | None, typer.Option(help="Threads on a CPU.  [default: PyTorch's own]")]
 
 
 def run_app(app: typer.Typer, name: str, arguments: list[str] | None = None) -> NoReturn:
@@ -50,3 +58,11 @@ def whole_numbers(text: str, option: str) -> list[int]:
         return [int(number) for number in text.split(",")]
     except ValueError:
         raise ValueError(f"{option} is {text!r}, expected whole numbers with commas, as in 1,2,4,8") from None
+
+
+def use_threads(threads: int | None) -> None:
+    """What --threads asks of PyTorch. Raises ValueError."""
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(whole(threads, "--threads", 1))

@@ -1,6 +1,7 @@
 """The errors that are the user's to mend: one line, naming the file, row or token and what was expected."""
 
 import json
+from numbers import Integral
 from pathlib import Path
 
 
@@ -19,3 +20,10 @@ def read_json(path: Path, error: type[QwenlabError]) -> dict:
     if not isinstance(values, dict):
         raise error(f"{path}: expected a JSON object, found {type(values).__name__}")
     return values
+
+
+def whole(value, name: str, least: int) -> int:
+    """`value` as an int. ValueError, by `name`, unless it is a whole number (numpy's too) from `least` on."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ValueError(f"{name} is {value!r}, expected a whole number of at least {least}")
+    return int(value)

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from qwenlab.batching.prefix import release
-from qwenlab.batching.request import Request, make_requests, whole
+from qwenlab.batching.request import Request, make_requests
 from qwenlab.batching.results import Stats
 from qwenlab.batching.rows import Rows
 from qwenlab.batching.sampling import checked, logprobs_of, penalise, sample
 from qwenlab.batching.scheduler import POLICIES, Scheduler
+from qwenlab.errors import whole
 from qwenlab.model.state import State
 
 KEPT_STEPS = 128  # an engine may run for ever: its events are those of so many last steps

@@ -6,11 +6,9 @@ from tqdm import tqdm
 
 from qwenlab.batching.engine import Engine
 from qwenlab.batching.prefix import share
-from qwenlab.batching.request import make_requests, whole
+from qwenlab.batching.request import make_requests
 from qwenlab.batching.results import Result, Stats
-from qwenlab.batching.scheduler import POLICIES
-
-__all__ = ["POLICIES", "generate"]
+from qwenlab.errors import whole
 
 
 def generate(

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qwenlab.errors import whole
+
 BLOCK = 64  # uniform numbers drawn at a time
 LARGE = 1e38  # settings stay below: they are worked with in float32
 
@@ -205,12 +207,6 @@ def check_options(whose: str, max_new_tokens, temperature, top_k, top_p, repetit
     within(temperature, f"temperature of {whose}", "0 or more", lambda x: x >= 0)
     within(top_p, f"top_p of {whose}", "0 to 1", lambda x: 0 <= x <= 1)
     within(repetition_penalty, f"repetition_penalty of {whose}", "a number above 0", lambda x: x > 0)
-
-
-def whole(value, name: str, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"{name} is {value!r}, expected a whole number of at least {least}")
-    return int(value)
 
 
 def within(value, name: str, expected: str, fits) -> None:

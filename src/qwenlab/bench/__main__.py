@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from qwenlab.console import run_app, whole_numbers
+from qwenlab.console import Device, Dtype, Threads, run_app, use_threads, whole_numbers
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -25,22 +25,16 @@ def measure_peers(
     new_tokens: Annotated[int, typer.Option(help="Tokens that each row generates; nothing stops it earlier.")] = 32,
     prefill: Annotated[str, typer.Option(help="Lengths of one row that is only read, with commas.")] = "64,256,1024",
     repeats: Annotated[int, typer.Option(help="How often each is measured.")] = 3,
-    threads: Annotated[int | None, typer.Option(help="Threads on a CPU.  [default: PyTorch's own]")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16 or float16.  [default: float32 on a CPU, bfloat16 on a GPU]")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: a GPU if there is one]")] = None,
+    threads: Threads = None,
+    dtype: Dtype = None,
+    device: Device = None,
 ) -> None:
     """Measure `generate` beside transformers': tables, then the same as one line of JSON."""
-    import torch
-
-    from qwenlab.batching.request import whole
     from qwenlab.bench import peers
 
     sizes = whole_numbers(batch, "--batch")
     lengths = whole_numbers(prefill, "--prefill")
-    if threads is not None:
-        torch.set_num_threads(whole(threads, "--threads", 1))
+    use_threads(threads)
     settings = {"shape": shape, "prefill": lengths, "repeats": repeats, "dtype": dtype, "device": device}
     print(peers(model, sizes, prompt_tokens, new_tokens, **settings, progress=True).json())
 

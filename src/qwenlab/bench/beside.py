@@ -5,16 +5,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from statistics import median
-from time import perf_counter
 
 import torch
 
-from qwenlab.batching.request import whole
 from qwenlab.bench.alone import where_they_part
-from qwenlab.bench.roofline import decode_bound, measure_machine, synchronise
+from qwenlab.bench.roofline import clocked, decode_bound, measure_machine
 from qwenlab.bench.sweeps import distinct
 from qwenlab.bench.timing import Spread, alternate, in_columns
 from qwenlab.bench.twins import load_twins
+from qwenlab.errors import whole
 from qwenlab.model import linear
 
 NAMES = ("qwenlab", "transformers")
@@ -66,7 +65,7 @@ class Batch:
 @dataclass(frozen=True)
 class Peers:
     """The comparison, and all that is needed to repeat it. `print(peers)` is the tables, `peers.json()` one line.
-    `prefills`: one row of so many tokens, read in a single pass. `kernels`: a line for each product of ours."""
+    `prefills`: one row of so many tokens, read in a single pass. `kernels`: by which our products are computed."""
 
     model: str
     batches: list[Batch]
@@ -133,10 +132,10 @@ def peers(
 
     model: what `qwenlab.load` takes; both read the same folder. Or shape: "0.6b" is Qwen3-0.6B's, "0.8b" that of
     Qwen3.5-0.8B, with random weights held once for both. Prompts are random ids, the first row of `prompt_tokens`,
-    the others of half as many and more;
-    transformers gets them left-padded with a mask. Both are clocked from outside: a call for one token is the
-    prefill, what a call for `new_tokens` takes longer is the decoding. `prefill` names lengths of one row that are
-    also read in a single pass. All cases take turns, after a warm-up. Prints the tables if `show`.
+    the others of half as many and more; transformers gets them left-padded with a mask. Both are clocked from
+    outside: a call for one token is the prefill, what a call for `new_tokens` takes longer is the decoding. `prefill`
+    names lengths of one row that are also read in a single pass. All cases take turns, after a warm-up. Prints the
+    tables if `show`.
 
     Raises ValueError for sizes below 1, fewer than 2 new tokens or a row longer than the context, and QwenlabError
     where the model can't be had or transformers is missing.
@@ -156,20 +155,12 @@ def peers(
     prompts = [torch.randint(vocab, (width,), generator=generator).tolist() for width in widths]
     rows = {n: torch.randint(vocab, (1, n), generator=generator).to(network.device) for n in lengths}
 
-    def seconds(work) -> tuple:
-        """How long `work()` takes, and what it returns."""
-        synchronise(network.device)
-        began = perf_counter()
-        result = work()
-        synchronise(network.device)
-        return perf_counter() - began, result
-
     def run(case) -> tuple:
         number, name, alone = case
         if alone:
-            return seconds(lambda: sides[name].read(rows[number]))
-        one, _ = seconds(lambda: sides[name].say(prompts[:number], 1))
-        return one, *seconds(lambda: sides[name].say(prompts[:number], new_tokens))
+            return clocked(lambda: sides[name].read(rows[number]), network.device)
+        one, _ = clocked(lambda: sides[name].say(prompts[:number], 1), network.device)
+        return one, *clocked(lambda: sides[name].say(prompts[:number], new_tokens), network.device)
 
     cases = [(number, name, alone) for alone in (False, True) for number in (sizes, lengths)[alone] for name in NAMES]
     readings = alternate(run, cases, repeats, progress=progress)

@@ -8,8 +8,8 @@ from time import perf_counter
 
 import torch
 
-from qwenlab.batching.request import whole
 from qwenlab.bench.timing import machine_name
+from qwenlab.errors import whole
 from qwenlab.model.state import GROWING
 
 
@@ -43,14 +43,16 @@ def measure_machine(dtype: torch.dtype = torch.float32, device="cpu", repeats: i
 
 def best_seconds(work, device: torch.device, repeats: int) -> float:
     work()
-    times = []
-    for _ in range(repeats):
-        synchronise(device)
-        began = perf_counter()
-        work()
-        synchronise(device)
-        times.append(perf_counter() - began)
-    return min(times)
+    return min(clocked(work, device)[0] for _ in range(repeats))
+
+
+def clocked(work, device: torch.device) -> tuple:
+    """How many seconds `work()` takes, and what it returns."""
+    synchronise(device)
+    began = perf_counter()
+    result = work()
+    synchronise(device)
+    return perf_counter() - began, result
 
 
 def synchronise(device: torch.device) -> None:

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 import torch
 
 from qwenlab.batching.generation import generate
-from qwenlab.batching.request import whole
 from qwenlab.bench.timing import Spread, alternate, in_columns, machine_name
+from qwenlab.errors import whole
 from qwenlab.model import linear
 
 
@@ -36,7 +36,7 @@ class Sweep:
     prompt_tokens: int
     new_tokens: int
     repeats: int
-    kernels: dict[str, str]  # which computes how many rows of which matrix: a line each
+    kernels: dict[str, str]  # "rows, matrix, dtype, threads": which computes it
 
     def __str__(self) -> str:
         table = [["rows", "tokens/s", "decode tokens/s", "first token, ms", "a step, ms"]]

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from qwenlab.batching.request import whole
+from qwenlab.errors import whole
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from qwenlab.batching.engine import Engine
-from qwenlab.batching.request import Request, check_options, is_list, plain, spread, whole
+from qwenlab.batching.request import Request, check_options, is_list, plain, spread
 from qwenlab.batching.results import Stats
+from qwenlab.errors import whole
 
 
 class Chat:
