@@ -86,7 +86,7 @@ def test_a_long_prompt_is_read_in_chunks_beside_the_others(lesson, capsys):
 def test_the_youngest_gives_way_once_and_nothing_exceeds_the_budget(lesson, capsys):
     sources, names = lesson
     said = say(lesson, "preempt", capsys)
-    assert "preempted: 1 times" in said
+    assert "preemptions: 1\n" in said
     most, budget = re.search(r"at most: (\d+) of (\d+) tokens", said).groups()
     assert int(most) <= int(budget)
     exec(sources["preempt"].replace("timeline(\n", "picture = timeline(\n"), names)
@@ -179,7 +179,7 @@ def test_what_the_widget_is_said_to_show():
             runs = {}
             for strategy in ("static", "early-stop", "continuous"):
                 state = dict(lengths=lengths, slots=slots, arrivals=arrivals, strategy=strategy)
-                steps, wait = (text.split()[-2 + i] for i, text in enumerate(widget_queue.titles(state)))
+                steps, wait = (text.split()[-2] for text in widget_queue.titles(state))
                 runs[strategy] = int(steps), float(wait)
             (closed, closed_wait), (steps, wait) = runs["static"], runs["continuous"]
             if lengths == "all equal" and arrivals == "all at once":

@@ -61,4 +61,4 @@ def titles(state):
     lengths, gap, cells, begun, _ = worked_out(state)
     waits = [begun[i] - gap * i for i in range(len(lengths))]
     words = f"{state['strategy']}, {state['slots']} slots, {state['lengths']}, {state['arrivals']}"
-    return [f"{words}: {len(cells[0])} steps", f"steps; mean wait {sum(waits) / len(waits):.2f}"]
+    return [f"{words}: {len(cells[0])} steps", f"in step; mean wait {sum(waits) / len(waits):.2f} steps"]
