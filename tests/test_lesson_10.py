@@ -108,7 +108,7 @@ def test_where_it_loses(lesson, capsys):
     source = lesson.sources["loses-short"].replace("\nheatmap(", "\nshown = heatmap(")
     exec(source, scope := dict(lesson.names))
     gains = scope["gains"]
-    assert gains[-1][-1] > 2 and max(gains[0]) < gains[-1][-1]  # 16 answers to the longest prompt, against one answer
+    assert gains[-1][-1] > 1.5  # 16 answers to the longest prompt
     assert all(gains[row][column] < 1 <= COUNTS[row] - 1 for row, column in scope["lost"])
 
 

@@ -87,7 +87,7 @@ def apart(lengths, n):
 
 
 def answers(lengths, n):
-    return sum(length if n == 1 else length - 1 + n for length in lengths)
+    return sum(length - 1 + n for length in lengths)
 
 
 def all_of(lengths, common, n):

@@ -8,16 +8,11 @@ from qwenlab.teach.checking import exercise
 
 
 def prefill_tokens(lengths, common, n):
-    return _count(lengths, common, n, _shared(n))
-
-
-def _shared(n):
-    """T -> tokens that n answers to T tokens read together."""
-    return lambda tokens: tokens if n == 1 else tokens - 1 + n
+    return _count(lengths, common, n, lambda tokens: tokens - 1 + n)
 
 
 def _count(lengths, common, n, answers, times=1):
-    """With another rule for the answers, or the common part read so many times."""
+    """answers(T): tokens that n answers to T tokens read together. The common part is read so many times."""
     rests = [length - common for length in lengths]
     return n * sum(lengths), sum(map(answers, lengths)), times * common + sum(map(answers, rests))
 
@@ -59,7 +54,7 @@ exercise(
             "the last token is counted once too often: T - 1 tokens are shared, not T.",
         ),
         (
-            lambda lengths, common, n: _count(lengths, common, n, _shared(n), times=len(lengths)),
+            lambda lengths, common, n: _count(lengths, common, n, lambda t: t - 1 + n, times=len(lengths)),
             "with all prompts sharing, the common part is read once, not once a prompt.",
         ),
         (_changed(_rests_apart), "behind the common part, the answers of a prompt still share what is left of it."),
