@@ -108,6 +108,15 @@ def common_each_time(lengths, common, n):
     return apart(lengths, n), answers(lengths, n), common * len(lengths) + rests
 
 
+def answers_once(lengths, common, n):
+    rests = sum(length - common - 1 for length in lengths)
+    return apart(lengths, n), sum(length - 1 for length in lengths) + n, common + rests + n
+
+
+def last_once(lengths, common, n):
+    return apart(lengths, n), sum(lengths) - 1 + n, all_of(lengths, common, n)
+
+
 def rests_apart(lengths, common, n):
     everybody = common + n * sum(length - common for length in lengths)
     return apart(lengths, n), answers(lengths, n), everybody
@@ -146,5 +155,7 @@ WRONG = {
         rests_apart: "what is left of it",
         one_answer_apart: "n times all lengths",
         other_order: "the order is",
+        answers_once: "you add n once",
+        last_once: "for each prompt: one row",
     },
 }

@@ -35,6 +35,11 @@ def _changed(change):
     return lambda *given: change(*prefill_tokens(*given), *given)
 
 
+def _less(answers, everybody, lengths, n):
+    added = (len(lengths) - 1) * n
+    return answers - added, everybody - added
+
+
 def _rests_apart(apart, answers, everybody, lengths, common, n):
     return apart, answers, common + n * sum(length - common for length in lengths)
 
@@ -66,5 +71,10 @@ exercise(
             _changed(lambda apart, answers, everybody, *_: (apart, everybody, answers)),
             "the order is apart, answers, all.",
         ),
+        (
+            _changed(lambda apart, answers, everybody, lengths, _, n: (apart, *_less(answers, everybody, lengths, n))),
+            "you add n once. Each prompt has n rows of its own, and each of them reads a last token.",
+        ),
     ),
+    rules=(("answers", lambda _: "for each prompt: one row reads all but the last token, then n rows read one each."),),
 )
