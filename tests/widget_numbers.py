@@ -9,6 +9,7 @@ from functools import cache
 
 import torch
 import widget_memory
+import widget_prefix
 import widget_seats
 
 import qwenlab
@@ -176,6 +177,7 @@ EXPECTED = {
     "06-hiding-padding": [widget_memory.pads],
     "07-batched-generation": [steps],
     "08-early-stop": [widget_seats.seats],
+    "10-shared-prefix": [widget_prefix.prefix],
 }
 
 
