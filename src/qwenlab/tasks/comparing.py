@@ -14,7 +14,7 @@ HALF_LABEL = re.compile(r"(?:^|[\s,;~])[A-Za-z]\)\s*[^\s,;]")
 TEXT = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
 REPLACED = [
     (re.compile(r"\\(?:text|mbox|textrm|mathrm)\s*\{\s*(?:and|or)\s*\}"), ","),
-    (re.compile(r"\\!\s*|\\(?:left|right|displaystyle|[bB]igg?[lr]?)(?![a-zA-Z])|[$]"), ""),
+    (re.compile(r"\\!\s*|\\(?:left|right|displaystyle|[bB]igg?[lr]?)(?![a-zA-Z])|\\?[$]"), ""),
     (re.compile(r"\^\s*(?:\\circ(?![a-z])|\{\s*\\circ\s*\})|\\degrees?(?![a-z])|°|\\?%"), ""),
     (re.compile(r"(?<!\\)\\[,;: ]|\\q?quad(?![a-zA-Z])|~|\s+"), " "),
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
@@ -29,7 +29,7 @@ NAMED = re.compile(r"(?:^|(?<=,)) ?((?:\\?[a-zA-Z]|\\[a-zA-Z]+|[A-Z]{2})(?:\([a-
 UNIT = re.compile(r"(.+?) ?(\\(?:text|mbox|textrm|mathrm) ?\{[^{}]*\}(?: ?\^ ?\{?[0-9]\}?)?)|([0-9]+)(_ ?\{?[0-9]+\}?)")
 WHOLE = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
 DECIMAL = rf"(?:{WHOLE}(?:\.[0-9]*)?|\.[0-9]+)"
-FRACTION = re.compile(rf"\\frac ?(?:\{{ ?(-?{DECIMAL}) ?\}}|([0-9])) ?(?:\{{ ?({DECIMAL}) ?\}}|([0-9]))")
+FRACTION = re.compile(rf"\s*\\frac ?(?:\{{ ?(-?{DECIMAL}) ?\}}|([0-9])) ?(?:\{{ ?({DECIMAL}) ?\}}|([0-9]))")
 NUMBER = re.compile(rf"([-+]?) ?(?:([0-9]+) (?=[0-9]+ ?/))?(-?{DECIMAL})(?: ?/ ?({DECIMAL}))?")
 WORDS = re.compile(r"[a-zA-Z ]{4,}")
 
@@ -93,8 +93,8 @@ def measured(text: str) -> tuple[str, str]:
     match = UNIT.fullmatch(text)
     if not match:
         return text, ""
-    unit = re.sub("[ {}]", "", TEXT.sub(r"\1", match[2] or match[4])).casefold()
-    return match[1] or match[3], unit.rstrip("es") or unit  # inch is inches
+    unit = TEXT.sub(r"\1", match[2] or match[4]).casefold()
+    return match[1] or match[3], re.sub(r"[ {}]|(?<=[a-z])e?s(?![a-z])", "", unit)  # inch is inches
 
 
 def squeeze(text: str) -> str:
