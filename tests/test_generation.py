@@ -292,3 +292,43 @@ def test_nan_logits_are_named_not_sampled(dense, options):
             qwenlab.generate(dense, [[1, 2], [3]], **options)
     finally:
         dense.attention = "sdpa"
+
+
+@pytest.mark.parametrize("strategy", ["sequential", "static", "early-stop", "continuous"])
+def test_every_request_is_told_once_as_it_ends(dense, strategy):
+    told = []
+    result = qwenlab.generate(
+        dense,
+        [[1], [2, 3], [4], [5]],
+        max_new_tokens=[5, 0, 2, 3],
+        stop=(),
+        slots=2,
+        strategy=strategy,
+        on_finish=lambda request: told.append((request.index, request.finish_reason, len(request.token_ids))),
+    )
+    assert sorted(told) == [(0, "length", 5), (1, "length", 0), (2, "length", 2), (3, "length", 3)]
+    assert told[0][0] == 1 and result.stats.finished == 4
+    if strategy == "continuous":  # the order in which they end
+        assert [index for index, *_ in told] == [1, 2, 0, 3] or [index for index, *_ in told] == [1, 2, 3, 0]
+
+
+def test_what_on_finish_hears_includes_the_last_on_token(dense):
+    def on_token(index, token_id):
+        if len(heard) == 2:
+            raise OSError("mine")
+        heard.append(token_id)
+
+    heard, told = [], []
+    with pytest.warns(UserWarning, match="on_token raised OSError"):
+        qwenlab.generate(
+            dense, [[1]], max_new_tokens=3, stop=(), on_token=on_token, on_finish=lambda r: told.append(r.finish_reason)
+        )
+    assert told == ["error"]
+
+
+def test_a_failing_on_finish_ends_the_run(dense):
+    def on_finish(request):
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        qwenlab.generate(dense, [[1], [2]], max_new_tokens=2, stop=(), on_finish=on_finish)

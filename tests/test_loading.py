@@ -12,7 +12,7 @@ from small_tokenizer import write_small_tokenizer
 
 from qwenlab.errors import QwenlabError
 from qwenlab.model import loading
-from qwenlab.model.loading import CheckpointError, load, shipped_names
+from qwenlab.model.loading import CheckpointError, load, save_checkpoint, shipped_names
 
 QWEN3 = os.environ.get("QWENLAB_QWEN3_TOKENIZER")
 
@@ -158,3 +158,15 @@ def test_a_checkpoint_saved_by_transformers_gives_its_words(tmp_path, shards):
     for _ in range(12):
         ours.append(int(model(torch.tensor([ours]), last_only=True).argmax()))
     assert ours == expected
+
+
+def test_a_saved_checkpoint_is_loaded_as_it_was(tmp_path):
+    model, _ = load("tiny")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 1e-3
+    save_checkpoint(model, tmp_path)
+    again, tokenizer = load(tmp_path, dtype="float32")
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    assert again.stop_ids == model.stop_ids and len(model.stop_ids) == 2
+    assert tokenizer.chat([{"role": "user", "content": "1+1?"}]) and again.config == model.config

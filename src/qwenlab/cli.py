@@ -4,14 +4,25 @@ measures speed.
 Commands import what they need when they run, so that `qwenlab --help` answers at once.
 """
 
-import re
-from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from qwenlab import __version__
+from qwenlab.commands.common import (
+    MaxNewTokens,
+    ModelName,
+    Seed,
+    Slots,
+    Strategy,
+    Temperature,
+    TopK,
+    TopP,
+    count,
+    open_model,
+    where,
+)
 from qwenlab.console import Device, Dtype, Threads, run_app, say, use_threads, whole_numbers
 
 app = typer.Typer(
@@ -20,13 +31,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-ModelName = Annotated[str, typer.Option(help='A shipped model ("tiny"), a folder (./name) or a hub id (owner/name).')]
-MaxNewTokens = Annotated[int, typer.Option(help="Most tokens an answer may have.")]
-Temperature = Annotated[float, typer.Option(help="0 takes the likeliest token, 1 samples as trained.")]
-TopK = Annotated[int, typer.Option(help="Sample among the k likeliest tokens; 0: all.")]
-TopP = Annotated[float, typer.Option(help="Sample among the likeliest tokens that add up to p; 1: all.")]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same samples.")]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -60,8 +64,8 @@ def generate(
     top_k: TopK = 0,
     top_p: TopP = 1.0,
     seed: Seed = 0,
-    strategy: Annotated[str, typer.Option(help="sequential, static, early-stop or continuous.")] = "continuous",
-    slots: Annotated[int, typer.Option(help="Most prompts answered at the same time.")] = 64,
+    strategy: Strategy = "continuous",
+    slots: Slots = 64,
     dtype: Dtype = None,
     device: Device = None,
     no_thinking: Annotated[bool, typer.Option("--no-thinking", help="Tell the chat template not to think.")] = False,
@@ -76,7 +80,6 @@ def generate(
     """Answer a file of prompts in batches."""
     from qwenlab.batching import generation
     from qwenlab.bench import alone
-    from qwenlab.model.loading import load
     from qwenlab.tasks import prompt_file
 
     prompts, blank = prompt_file.read_prompts(file)
@@ -84,8 +87,7 @@ def generate(
         say(f"{file}: {blank} blank line{'s' * (blank > 1)} skipped")
     if output is not None:
         prompt_file.check_writable(output, file)
-    network, tokenizer = load(model, dtype, device)
-    say_ignored(model, network.ignored)
+    network, tokenizer = open_model(model, dtype, device)
     limit = network.config.max_position_embeddings
     ids = prompt_file.encode_prompts(prompts, file, tokenizer, limit, thinking=not no_thinking, raw=raw)
     options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
@@ -134,11 +136,9 @@ def chat(
     device: Device = None,
 ) -> None:
     """Talk with a model, line by line. Ctrl-C ends an answer, Ctrl-D leaves; a pipe gives one answer a line."""
-    from qwenlab.model.loading import load
     from qwenlab.terminal import talk
 
-    network, tokenizer = load(model, dtype, device)
-    say_ignored(model, network.ignored)
+    network, tokenizer = open_model(model, dtype, device)
     say(f"{model}, {where(network)}")
     options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
     talk(network, tokenizer, system=system, thinking=thinking, seed=seed, **options)
@@ -165,32 +165,15 @@ def measure(
     from dataclasses import asdict
 
     from qwenlab.bench import sweep
-    from qwenlab.model.loading import choose_device, choose_dtype, load
+    from qwenlab.model.loading import choose_device, choose_dtype
 
     sizes = whole_numbers(batch, "--batch")
     use_threads(threads)
     names = [None] if dtype is None else [name.strip() for name in dtype.split(",")]
     for chosen in [choose_dtype(name, choose_device(device)) for name in names]:  # a wrong one is named at once
-        network, _ = load(model, chosen, device)
-        say_ignored(model, network.ignored)
+        network, _ = open_model(model, chosen, device)
         result = sweep(network, sizes, prompt_tokens, new_tokens, repeats=repeats, progress=True)
         print(json.dumps({"model": model, **asdict(result)}), flush=True)
-
-
-def say_ignored(model: str, names: list[str]) -> None:
-    """Which parts of a checkpoint have no use here, each with its number of tensors: the eyes of a multimodal one."""
-    parts = Counter(re.match(r"(model\.)?\w+", name)[0] for name in names)
-    if parts:
-        told = [f"{part} ({many} tensor{'s' * (many > 1)})" for part, many in parts.items()]
-        say(f"{model}: ignored {', '.join(told)}")
-
-
-def where(network) -> str:
-    return f"{str(network.dtype).removeprefix('torch.')} on {network.device}"
-
-
-def count(things: list, name: str) -> str:
-    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
 
 
 def speed(how: str, stats) -> str:

@@ -207,26 +207,29 @@ class Engine:
         """One sampled id for a request that still runs."""
         request.accept(token_id, logprob, now - request.asked)
         self.stats.sampled_tokens += 1
-        if request.finish_reason:
-            self.ended(request)
         if request.on_token and request.stop_id is None:
             try:
                 request.on_token(request.index, token_id)
             except Exception as error:
                 self.end(request, "error", f"its on_token raised {type(error).__name__}: {error}")
                 warnings.warn(request.error, stacklevel=2)
+        if request.finish_reason:
+            self.ended(request)
 
     def end(self, request: Request, reason: str, error: str | None = None) -> None:
         request.error = error and f"request {request.index}: {error}"
-        first = request.finish_reason is None
         request.finish(reason, self.now() - request.asked)
-        if first:
-            self.ended(request)
+        self.ended(request)
 
     def ended(self, request: Request) -> None:
+        if request.over:  # its on_token may have cancelled it, or raised, in its last step
+            return
+        request.over = True
         self.stats.finished += 1
         self.scheduler.stale = True
         release(request)
+        if request.on_finish:
+            request.on_finish(request)
 
 
 def together(parts: list[Tensor]) -> Tensor:

@@ -6,7 +6,7 @@ from tqdm import tqdm
 
 from qwenlab.batching.engine import Engine
 from qwenlab.batching.prefix import share
-from qwenlab.batching.request import make_requests
+from qwenlab.batching.request import Request, make_requests
 from qwenlab.batching.results import Result, Stats
 from qwenlab.errors import whole
 
@@ -29,6 +29,7 @@ def generate(
     shared_prefix: bool | None = None,
     sort_by_length: bool = False,
     on_token: Callable[[int, int], None] | None = None,
+    on_finish: Callable[[Request], None] | None = None,
     progress: bool = False,
 ) -> Result:
     """Answers `prompts` (lists of token ids), at most `slots` rows at once. What a row says, it says alone too.
@@ -45,7 +46,8 @@ def generate(
 
     `on_token(i, token_id)` is called for every id but a stop id. If it raises, request i ends with finish_reason
     "error" and a warning. Else an answer ends with "stop" or "length"; prompt and answer together stay within
-    config.max_position_embeddings. Raises ValueError naming the prompt or option and what was expected.
+    config.max_position_embeddings. `on_finish(request)` is called as each answer ends, in order of ending; if that
+    raises, so does `generate`. Raises ValueError naming the prompt or option and what was expected.
     """
     whole(slots, "slots", 1)
     options = (n, max_new_tokens, stop, temperature, top_k, top_p, repetition_penalty, seed)
@@ -53,7 +55,7 @@ def generate(
     engine = Engine(model, min(slots, max(1, len(requests))), strategy=strategy, sampler=sampler)
     stats = engine.stats = Stats(prompts=len(prompts))  # with the events of every step
     for request in requests:
-        request.on_token = on_token
+        request.on_token, request.on_finish = on_token, on_finish
     if shared_prefix is not False:
         share(requests, n, everybody=shared_prefix is True)
     with tqdm(total=len(requests), unit="request", disable=not progress) as bar:

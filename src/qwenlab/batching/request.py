@@ -40,6 +40,7 @@ class Request:
     seconds: float | None = None
     error: str | None = None
     on_token: Callable[[int, int], None] | None = field(default=None, repr=False)
+    on_finish: Callable[["Request"], None] | None = field(default=None, repr=False)
 
     @property
     def size(self) -> int:
@@ -101,10 +102,10 @@ class Request:
         self._drawn = 0  # blocks of them
         self._seen: Tensor | None = None
         # While it is on its way: its number in the line and when it came, its row, how many of its tokens the row
-        # has read, whether that was all, and the beginnings that it may share.
+        # has read, whether that was all, whether it has been counted as finished, and the beginnings it may share.
         self.number, self.asked = 0, 0.0
         self.row: int | None = None
-        self.read, self.decoding = 0, False
+        self.read, self.decoding, self.over = 0, False, False
         self.prefixes: list = []
 
 

@@ -9,7 +9,7 @@ import torch
 from qwenlab.errors import QwenlabError, read_json
 from qwenlab.model.config import Config, as_ids
 from qwenlab.model.model import Model
-from qwenlab.model.weights import load_weights
+from qwenlab.model.weights import INDEX, load_weights, save_weights
 from qwenlab.text.tokenizer import Tokenizer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -41,8 +41,20 @@ def load(name, dtype=None, device=None) -> tuple[Model, Tokenizer]:
     with torch.device("meta"):  # shapes without numbers: the file's tensors take their places
         model = Model(config)
     model.ignored = load_weights(model, folder, dtype=dtype, device=device)
-    model.stop_ids = stop_ids(folder, config)
+    model.stop_ids, model.folder = stop_ids(folder, config), folder
     return model.eval().requires_grad_(False), tokenizer
+
+
+def save_checkpoint(model: Model, folder, dtype: torch.dtype | None = None) -> None:
+    """Writes a model that was loaded, and trained since, into an existing empty `folder` that `load` reads.
+
+    Settings and tokenizer are those of the folder it was loaded from, the parameters are saved as `dtype` (None = as
+    they are) in one file. Raises OSError.
+    """
+    for path in model.folder.iterdir():
+        if path.suffix in (".json", ".jinja") and path.name != INDEX:
+            (Path(folder) / path.name).write_bytes(path.read_bytes())
+    save_weights(model, folder, dtype)
 
 
 def shipped_names() -> list[str]:

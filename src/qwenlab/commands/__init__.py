@@ -1,0 +1,1 @@
+"""The commands of `qwenlab`, apart from the first three, which stand in cli.py itself."""

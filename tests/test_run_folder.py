@@ -1,0 +1,112 @@
+"""The folder of a run: it goes on after a kill, refuses what isn't its own, and a full disk loses nothing."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from qwenlab.tasks.run_folder import RunFolder, RunFolderError
+
+
+def test_a_run_goes_on_where_it_was(tmp_path):
+    path = tmp_path / "deep" / "run"
+    with RunFolder(path, {"model": "tiny", "sizes": (1, 2)}) as folder:
+        assert not folder.resumed and folder.records("records.jsonl") == []
+        folder.append("records.jsonl", {"id": "ä", "right": True})
+        folder.append("records.jsonl", {"id": "b"})
+    with RunFolder(path, {"model": "tiny", "sizes": [1, 2]}) as folder:
+        assert folder.resumed and folder.records("records.jsonl") == [{"id": "ä", "right": True}, {"id": "b"}]
+        folder.keep("records.jsonl", folder.records("records.jsonl")[:1])
+        folder.append("records.jsonl", {"id": "c"})
+        assert [record["id"] for record in folder.records("records.jsonl")] == ["ä", "c"]
+
+
+@pytest.mark.parametrize("cut", range(1, 14))
+def test_a_torn_last_line_is_cut_off(tmp_path, cut):
+    with RunFolder(tmp_path / "run", {}) as folder:
+        folder.append("r", {"id": "a"})
+        folder.append("r", {"id": "öö"})
+        file = folder.path / "r"
+        os.truncate(file, file.stat().st_size - cut)
+    with RunFolder(tmp_path / "run", {}) as folder:
+        assert folder.records("r") == [{"id": "a"}]
+        folder.append("r", {"id": "c"})
+        assert folder.records("r") == [{"id": "a"}, {"id": "c"}]
+
+
+def refused(message, path, settings):
+    before = sorted(p.name for p in path.iterdir()) if path.is_dir() else None
+    with pytest.raises(RunFolderError) as caught:
+        RunFolder(path, settings)
+    assert message in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
+    assert before == (sorted(p.name for p in path.iterdir()) if path.is_dir() else None)
+
+
+def test_what_is_not_its_own_is_refused_and_left_alone(tmp_path):
+    RunFolder(tmp_path / "run", {"seed": 0, "n": 4}).close()
+    refused("holds another run (n is 4 there, 8 now)", tmp_path / "run", {"seed": 0, "n": 8})
+    refused("holds another run (n is 4 there, None now)", tmp_path / "run", {"seed": 0})
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    refused("holds files but no run", tmp_path / "mine", {})
+    refused("a file, expected a folder", tmp_path / "mine" / "thesis.tex", {})
+    (tmp_path / "run" / "run.json").write_text("{")
+    refused("not readable as JSON", tmp_path / "run", {"seed": 0, "n": 4})
+
+
+def test_two_processes_do_not_share_it(tmp_path):
+    with RunFolder(tmp_path, {}):
+        refused("another process is at work", tmp_path, {})
+        program = f"from qwenlab.tasks.run_folder import RunFolder; RunFolder({str(tmp_path)!r}, {{}})"
+        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert "another process is at work" in run.stderr
+    RunFolder(tmp_path, {}).close()
+
+
+class Full:
+    """A file on a disk with room for `room` bytes."""
+
+    def __init__(self, file, room):
+        self.file, self.room = file, room
+
+    def fileno(self):
+        return self.file.fileno()
+
+    def write(self, data):
+        if not self.room:
+            raise OSError(28, "No space left on device")
+        written = self.file.write(data[: self.room])
+        self.room -= written
+        return written
+
+    def close(self):
+        self.file.close()
+
+
+@pytest.mark.parametrize("room", [0, 1, 7])
+def test_a_full_disk_loses_nothing(tmp_path, room):
+    with RunFolder(tmp_path, {}) as folder:
+        folder.append("r", {"id": "a"})
+        folder.files["r"] = Full(folder.files["r"], room)
+        with pytest.raises(RunFolderError, match=r"No space left on device.*records before are safe"):
+            folder.append("r", {"id": "b"})
+        assert (tmp_path / "r").read_text() == '{"id": "a"}\n'
+
+
+def test_a_folder_inside_appears_whole_or_not_at_all(tmp_path):
+    def broken(path):
+        (path / "half").write_text("x")
+        raise OSError(28, "No space left on device")
+
+    with RunFolder(tmp_path, {}) as folder:
+        folder.write_folder("step-1", lambda path: (path / "whole").write_text("1"))
+        for name in ("step-1", "step-2"):
+            with pytest.raises(RunFolderError, match="No space left"):
+                folder.write_folder(name, broken)
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["run.json", "step-1"]
+        assert (tmp_path / "step-1" / "whole").read_text() == "1"
+        folder.write_folder("step-1", lambda path: (path / "new").write_text("2"))
+        assert [p.name for p in (tmp_path / "step-1").iterdir()] == ["new"]
+    assert json.loads((tmp_path / "run.json").read_text()) == {}
