@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qwenlab.tasks import extract_answer, grade, symbolic
+from qwenlab.tasks.comparing import refused
 from qwenlab.tasks.symbolic import WORKER, GradingError, Worker
 
 RESPONSES = [
@@ -65,7 +66,6 @@ AT_ONCE = [
     (r"\$18.90", "18.9", True),
     (r"50\%", "50", True),
     ("50%", "0.5", False),
-    ("1/0", "2", None),
     ("007", "7", True),
     ("x=5", "x = 5", True),
     ("x=1,234", "1234", True),
@@ -88,7 +88,6 @@ AT_ONCE = [
     ("seat", r"\text{east}", False),
     ("7", r"\text{east}", False),
     (r"\text{(C)}", "C", True),
-    ("(C)", "B", None),
     (r"\left( 3, \frac{\pi}{2} \right)", r"(3,\frac{\pi}{2})", True),
     ("$ $", "$", False),
     (r"\text{}", r"\text{ }", False),
@@ -183,7 +182,7 @@ def test_responses(text, gold, right):
     assert grade(extract_answer(text), gold) is right
 
 
-@pytest.mark.parametrize(("answer", "gold", "right"), [case for case in AT_ONCE if case[2] is not None])
+@pytest.mark.parametrize(("answer", "gold", "right"), AT_ONCE)
 def test_what_needs_no_mathematics_asks_nobody(answer, gold, right, no_worker):
     assert grade(answer, gold) is right and grade(gold, answer) is right
 
@@ -196,7 +195,7 @@ def test_what_needs_mathematics(answer, gold, right):
 @pytest.mark.parametrize("junk", JUNK, ids=lambda junk: repr(junk)[:20])
 def test_junk_is_wrong_at_once(junk):
     right, seconds = timed(junk, "2")
-    assert right is False and seconds < 0.7
+    assert right is False and seconds < 1
     assert grade(junk, "") is False and grade("", junk) is False
 
 
@@ -206,15 +205,9 @@ def test_refused_before_any_mathematics(junk, no_worker):
     assert grade(junk, junk) is True
 
 
-def test_brackets_and_names_that_are_no_choices(no_worker):
+def test_brackets_and_names_that_are_no_choices():
     for text in ("f(a) + 1", "[0, a) ", "(a)^2", "(x) + 3", "D", "(0, b)", "2:3"):
-        assert not symbolic_refused(text), text
-
-
-def symbolic_refused(text):
-    from qwenlab.tasks.comparing import refused
-
-    return refused(text)
+        assert not refused(text), text
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
@@ -223,7 +216,7 @@ def test_hostile_answers_are_wrong_within_two_seconds_in_any_thread(hostile):
         right, seconds = pool.submit(timed, hostile, "2").result()
     assert right is False and seconds < 2
     right, seconds = timed(r"\sqrt{9}", "3")  # and the next one doesn't wait for it
-    assert right is True and seconds < 0.7
+    assert right is True and seconds < 1
 
 
 def test_eight_threads_at_once():
@@ -322,8 +315,8 @@ def test_a_child_that_has_grown_makes_room_for_another():
         text=True,
         timeout=60,
     )
-    # Its own buffer took all three lines, so only the first is answered: the protocol is one question at a time.
-    assert run.stdout.splitlines()[:2] == ['""', "true"]
+    # The first child had read all three lines: the next one finds none left, and ends as at any end of stdin.
+    assert run.stdout.splitlines() == ['""', "true"] and run.returncode == 0
 
 
 def run_script(tmp_path, text, **options):
@@ -372,9 +365,8 @@ print("sympy" in sys.modules, mine)
 
 
 def test_ctrl_c_does_not_shift_the_replies(worker):
-    timer = threading.Timer(0.3, lambda: signal.raise_signal(signal.SIGINT))
     main = threading.main_thread().ident
-    timer.function = lambda: signal.pthread_kill(main, signal.SIGINT)
+    timer = threading.Timer(0.3, signal.pthread_kill, [main, signal.SIGINT])
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         timer.start()
