@@ -120,6 +120,11 @@ SYMBOLIC = [
     ("12", "1 2", False),
     ("3k", "3", False),
     ("(1,2)", "3", False),
+    (r"2 \text{ is wrong, it is 3}", "2", False),
+    (r"2 \text{ is wrong, it is 3}", "3", False),
+    ("2 3", "6", False),
+    (r"\pm 2", "2", False),
+    ("2 or 3", "2", False),
     ("2^{10}", "1024", True),
 ]
 

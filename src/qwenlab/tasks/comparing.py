@@ -26,7 +26,7 @@ REPLACED = [
 ]
 # What is given a value: x, \theta, f(x), AB, (x, y).
 NAMED = re.compile(r"(?:^|(?<=,)) ?((?:\\?[a-zA-Z]|\\[a-zA-Z]+|[A-Z]{2})(?:\([a-z]\))?|\([a-z](?:, ?[a-z])+\)) ?= ?")
-UNIT = re.compile(r"(.+?) ?(\\(?:text|mbox|textrm|mathrm) ?\{[^{}]*\}(?: ?\^ ?\{?[0-9]\}?)?)|([0-9]+)(_ ?\{?[0-9]+\}?)")
+UNIT = re.compile(r"(.+?) ?(\\(?:text|mbox|textrm|mathrm) ?\{[^{}0-9,;:]*\}(?: ?\^ ?\{?[0-9]\}?)?)|([0-9]+)(_ ?\{?[0-9]+\}?)")
 WHOLE = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
 DECIMAL = rf"(?:{WHOLE}(?:\.[0-9]*)?|\.[0-9]+)"
 FRACTION = re.compile(rf"\s*\\frac ?(?:\{{ ?(-?{DECIMAL}) ?\}}|([0-9])) ?(?:\{{ ?({DECIMAL}) ?\}}|([0-9]))")
