@@ -26,12 +26,15 @@ REPLACED = [
 ]
 # What is given a value: x, \theta, f(x), AB, (x, y).
 NAMED = re.compile(r"(?:^|(?<=,)) ?((?:\\?[a-zA-Z]|\\[a-zA-Z]+|[A-Z]{2})(?:\([a-z]\))?|\([a-z](?:, ?[a-z])+\)) ?= ?")
-UNIT = re.compile(r"(.+?) ?(\\(?:text|mbox|textrm|mathrm) ?\{[^{}0-9,;:]*\}(?: ?\^ ?\{?[0-9]\}?)?)|([0-9]+)(_ ?\{?[0-9]+\}?)")
+UNIT = re.compile(
+    r"(.+?) ?(\\(?:text|mbox|textrm|mathrm) ?\{[^{}0-9,;:]*\}(?: ?\^ ?\{?[0-9]\}?)?)|([0-9]+)(_ ?\{?[0-9]+\}?)"
+)
 WHOLE = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
 DECIMAL = rf"(?:{WHOLE}(?:\.[0-9]*)?|\.[0-9]+)"
 FRACTION = re.compile(rf"\s*\\frac ?(?:\{{ ?(-?{DECIMAL}) ?\}}|([0-9])) ?(?:\{{ ?({DECIMAL}) ?\}}|([0-9]))")
 NUMBER = re.compile(rf"([-+]?) ?(?:([0-9]+) (?=[0-9]+ ?/))?(-?{DECIMAL})(?: ?/ ?({DECIMAL}))?")
-WORDS = re.compile(r"[a-zA-Z ]{4,}")
+# What is said, not calculated: a word in \text{} that is no unit, or nothing but letters, four or more.
+WORDS = re.compile(r".*\\(?:text|mbox) ?\{[^{}]*[a-zA-Z]{2}.*|[a-zA-Z ]{4,}")
 
 
 def refused(text: str) -> bool:
