@@ -56,9 +56,7 @@ def work(task, model, data, batch_size, no_thinking, subject, level, limit, outp
     """What both commands do: `task` on the chosen problems, then its table."""
     from qwenlab.tasks.problems import load_problems
 
-    if batch_size != "auto" and not batch_size.isdecimal():
-        raise ValueError(f"--batch-size is {batch_size!r}, expected a whole number or auto")
-    options["batch_size"] = batch_size if batch_size == "auto" else int(batch_size)
+    options["batch_size"] = int(batch_size) if batch_size.isdecimal() else batch_size
     problems = load_problems(data)
     for name, value in (("subject", subject), ("level", level)):
         there = dict.fromkeys(str(problem.fields[name]) for problem in problems if name in problem.fields)

@@ -82,8 +82,7 @@ def evaluate(
                     run.append(RECORDS, record)
                 done[record["number"], sample] = record
                 right += record["verdict"]
-                speed = f"{stats.tokens_per_second:.0f} tokens/s"
-                bar.set_postfix_str(f"accuracy {right / len(done):.3f}, {speed}", refresh=False)
+                bar.set_postfix_str(f"accuracy {right / len(done):.3f}, {stats.tokens_per_second:.0f} tokens/s", False)
                 bar.update()
                 grading += perf_counter() - ended
         result = Evaluation(problems, [done[key] for key in sorted(done)], rows, stats, grading)

@@ -13,8 +13,6 @@ from qwenlab.tasks.evaluation import Evaluation, evaluate, wilson
 from qwenlab.tasks.grading import grade
 from qwenlab.tasks.run_folder import write_whole
 
-VOTES = "votes.json"
-
 
 def majority_vote(answers: Sequence[str | None]) -> tuple[str | None, dict[str, int]]:
     """The answer that most give, and the votes of each: (answer, {answer: votes}) in order of first appearance.
@@ -42,7 +40,7 @@ def self_consistency(model, tokenizer, problems, *, samples=8, temperature=0.9, 
     voting = Voting(evaluate(model, tokenizer, problems, **sampling, **options), samples)
     if (folder := options.get("folder")) is not None:
         held = {name: value for name, value in vars(voting).items() if name != "evaluation"}
-        write_whole(Path(getattr(folder, "path", folder)) / VOTES, json.dumps(held, indent=2) + "\n")
+        write_whole(Path(getattr(folder, "path", folder)) / "votes.json", json.dumps(held, indent=2) + "\n")
     return voting
 
 
