@@ -9,6 +9,7 @@ from functools import cache
 
 import torch
 import widget_memory
+import widget_seats
 
 import qwenlab
 
@@ -174,6 +175,7 @@ EXPECTED = {
     "05-linear-attention": [widget_memory.sizes, widget_memory.table],
     "06-hiding-padding": [widget_memory.pads],
     "07-batched-generation": [steps],
+    "08-early-stop": [widget_seats.seats],
 }
 
 
