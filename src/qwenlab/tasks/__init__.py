@@ -3,6 +3,7 @@
 from qwenlab.tasks.arithmetic import ArithmeticProblem, arithmetic_problems
 from qwenlab.tasks.grading import extract_answer, grade
 from qwenlab.tasks.problems import Problem, load_problems, problem_prompts
+from qwenlab.tasks.rl import grpo
 
 __all__ = [
     "ArithmeticProblem",
@@ -10,6 +11,7 @@ __all__ = [
     "arithmetic_problems",
     "extract_answer",
     "grade",
+    "grpo",
     "load_problems",
     "problem_prompts",
 ]
