@@ -4,6 +4,7 @@ from qwenlab.tasks.arithmetic import arithmetic_problems
 from qwenlab.tasks.evaluation import evaluate
 from qwenlab.tasks.grading import extract_answer, grade
 from qwenlab.tasks.problems import Problem, load_problems, problem_prompts
+from qwenlab.tasks.rl import grpo
 from qwenlab.tasks.voting import majority_vote, self_consistency
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "evaluate",
     "extract_answer",
     "grade",
+    "grpo",
     "load_problems",
     "majority_vote",
     "problem_prompts",
