@@ -95,15 +95,17 @@ class State:
             other = self.snapshot()
         used = int(other.lengths.max())
         self.make_room(used, index[int(other.lengths.argmax())])
-        self.reset(index)
         self.lengths[index] = other.lengths
         sources = list(range(other.batch_size)) * (len(index) // other.batch_size)
+        self.spoiled -= set(index.tolist())
         self.spoiled |= {row for row, source in zip(index.tolist(), sources, strict=True) if source in other.spoiled}
         for mine, theirs in zip(self.layers, other.layers, strict=True):
             for name, t in mine.items():
-                # (N, KVH, used, D): the tokens in use; what lies beyond is empty on both sides
-                part = slice(used if name in GROWING else None)
-                t[index.to(t.device), :, part] = theirs[name][:, :, part]
+                target, source = index.to(t.device), theirs[name]
+                if name in GROWING:  # only the tokens in use, (N, KVH, used, D): beyond them it is empty
+                    t[:, :, used:].index_fill_(0, target, 0)
+                    t, source = t[:, :, :used], source[:, :, :used]
+                t.index_copy_(0, target, source.expand(len(index), *source.shape[1:]))
 
     def move(self, sources, targets) -> None:
         """Copies rows over others of the same state, in place. What the sources held they still hold."""
