@@ -9,11 +9,15 @@ from helpers import count
 
 import qwenlab
 from qwenlab.tasks import traces
-from qwenlab.tasks.problems import load_problems
+from qwenlab.tasks.problems import BOXED, Problem, load_problems
 from qwenlab.tasks.run_folder import RunFolderError
-from qwenlab.tasks.traces import Row, Trace, TraceError, answer_rows, load_traces, make_traces
+from qwenlab.tasks.traces import Row, TraceError, answer_rows, load_traces, make_traces
 
 STOP, OTHER_STOP = 300, 299
+
+
+def Trace(number, problem, *answer, instruction="", **options):
+    return traces.Trace(Problem(number, problem, "", str(number), {}, instruction), *answer, **options)
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +40,15 @@ GOOD = {"problem": "1+1?", "message_thinking": "1+1=2", "message_content": "\\bo
 def test_a_file_of_traces(tmp_path, name):
     records = [
         GOOD | {"gtruth_answer": "2"},
-        {"problem": "2+2?", "message_content": "4"},
+        {"problem": "2+2?", "message_content": "4", "instruction": ""},
         {"problem": "3+3?", "message_content": "6", "message_thinking": None, "finish_reason": "length"},
         {"problem": "4+4?", "message_content": "<think>\n4+4=8\n</think>\n\n8", "number": 17, "finish_reason": "stop"},
     ]
     assert load_traces(write(tmp_path / name, *records)) == [
-        Trace(0, "1+1?", "\\boxed{2}", "1+1=2"),
-        Trace(1, "2+2?", "4"),
-        Trace(2, "3+3?", "6", finished=False),
-        Trace(17, "4+4?", "8", "4+4=8"),
+        Trace(0, "1+1?", "\\boxed{2}", "1+1=2", instruction=BOXED),
+        Trace(1, "2+2?", "4", instruction=""),
+        Trace(2, "3+3?", "6", finished=False, instruction=BOXED),
+        Trace(17, "4+4?", "8", "4+4=8", instruction=BOXED),
     ]
 
 
@@ -87,7 +91,9 @@ class Letters:
     """A tokenizer whose prompts have 10 ids, and one id a character behind them. `opened`: they end in <think>."""
 
     template, pad_id, opened = True, 301, False
-    control = {"<think>": 310, "</think>": 311}
+
+    def __init__(self):
+        self.control = {"<think>": 310, "</think>": 311}
 
     def chat(self, messages, thinking=True):
         return [*range(1, 10), 310 if self.opened and thinking else 10]
@@ -159,7 +165,7 @@ def test_a_trace_without_thinking_stands_behind_the_prompt_that_asks_for_none(ti
 
 
 def test_a_trace_that_cannot_be_encoded_is_named(tiny):
-    with pytest.raises(TraceError, match="^trace 5: text holds half a surrogate pair"):
+    with pytest.raises(TraceError, match=r"^trace 5: text holds half a surrogate pair"):
         answer_rows(*tiny, [Trace(5, "?", "\ud800")], 99)
 
 
@@ -186,7 +192,7 @@ def test_a_row_holds_the_very_ids_that_the_teacher_said(tiny, tmp_path):
     """The text goes through the tokenizer again: for what this teacher writes, nothing is lost on that way."""
     model, tokenizer = tiny
     given = make(tiny, tmp_path / "run", only_right=False)
-    prompts = [tokenizer.chat([{"role": "user", "content": trace.problem}]) for trace in given]
+    prompts = [tokenizer.chat([{"role": "user", "content": trace.problem.problem}]) for trace in given]
     said = qwenlab.generate(model, prompts, max_new_tokens=128)
     rows, _ = answer_rows(model, tokenizer, given, 4096)
     assert len(rows) >= 0.9 * len(PROBLEMS)
@@ -206,7 +212,7 @@ def test_only_what_is_right_is_kept(made):
 def test_a_problem_s_trace_is_its_own(tiny, made, tmp_path):
     """Neither the batch nor the other problems change what is sampled for it."""
     few = make_traces(*tiny, PROBLEMS[7:12], tmp_path / "r", max_new_tokens=128, temperature=1.0, seed=3, slots=2)
-    assert few == [trace for trace in made[1] if 7 <= trace.number < 12]
+    assert few == [trace for trace in made[1] if 7 <= trace.problem.number < 12]
 
 
 @pytest.mark.parametrize("moment", range(count(4, 20)))
@@ -247,5 +253,5 @@ def test_a_full_disk_is_one_line_and_the_rest_is_safe(tiny, made, tmp_path, monk
 
 
 def test_a_teacher_that_is_always_wrong_leaves_no_trace(tiny, tmp_path):
-    with pytest.raises(TraceError, match="traces.jsonl"):
+    with pytest.raises(TraceError, match=r"traces\.jsonl"):
         make(tiny, tmp_path / "run", max_new_tokens=3)

@@ -70,11 +70,13 @@ def distill(
     folder: a run that was killed goes on there and ends with the same weights, bit by bit; not so with `minutes`, since
     no two runs take the same time. Raises TraceError, TrainingError, RunFolderError, and ValueError for an option.
     """
-    for name, value in (("epochs", epochs), ("lr", lr), ("temperature", temperature), ("minutes", minutes or 1)):
+    spans = {"epochs": epochs, "minutes": 1 if minutes is None else minutes, "lr": lr, "temperature": temperature}
+    for name, value in spans.items():
         if not value > 0:
             raise ValueError(f"{name} is {value!r}, expected a number above 0")
     limit = model.config.max_position_embeddings
-    rows, dropped = answer_rows(model, tokenizer, problems, min(max_length or limit, limit), plain)
+    limit = limit if max_length is None else min(limit, whole(max_length, "max_length", 1))
+    rows, dropped = answer_rows(model, tokenizer, problems, limit, plain)
     if len(rows) <= whole(held_out, "held_out", 0):
         raise TraceError(f"{len(rows)} traces are of use, expected more than the {held_out} that are held out")
     if teacher:

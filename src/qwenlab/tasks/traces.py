@@ -4,6 +4,7 @@ A trace is kept as text, not as ids: one file then teaches every student, whatev
 people can read it.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,8 @@ from typing import NamedTuple
 from qwenlab.batching.generation import generate
 from qwenlab.errors import QwenlabError, whole
 from qwenlab.tasks.grading import CLOSE, OPEN, extract_answer, grade
-from qwenlab.tasks.problems import problem_prompts, read_records
+from qwenlab.tasks.problems import BOXED, Problem, entries, lines, problem_prompts
 from qwenlab.tasks.run_folder import RunFolder
-from qwenlab.tasks.training import run_settings
 
 TRACES, REJECTED = "traces.jsonl", "rejected.jsonl"
 
@@ -25,11 +25,10 @@ class TraceError(QwenlabError):
 
 @dataclass(frozen=True)
 class Trace:
-    """One problem with what the teacher thought ("" = it did not) and answered. `finished` is False where the
-    teacher was cut off: then no stop id is made up."""
+    """A problem with what the teacher thought ("" = it did not) and answered. `finished` is False where the teacher
+    was cut off: then no stop id is made up."""
 
-    number: int
-    problem: str
+    problem: Problem
     content: str
     thinking: str = ""
     finished: bool = True
@@ -43,14 +42,20 @@ class Row(NamedTuple):
 
 
 def load_traces(path) -> list[Trace]:
-    """The traces of a .json list or a .jsonl file, numbered by their place unless they have a "number".
+    r"""The traces of a .json list or a .jsonl file, numbered by their place unless they have a "number".
 
     A record holds "problem", "message_content" and, where the teacher thought, "message_thinking" (or the content
-    begins with its thinking block). "finish_reason": "length" says that it was cut off. Other fields are not looked
-    at. Raises TraceError naming file and record.
+    begins with its thinking block). "finish_reason": "length" says that it was cut off, "instruction" what was asked
+    with the problem (as in `load_problems` it is "put your final answer within \boxed{}" where nothing is said).
+    Other fields are not looked at. Raises TraceError or ProblemError naming file and record.
     """
-    traces = []
-    for place, record in read_records(path, TraceError):
+    path, traces = Path(path), []
+    read = {".json": entries, ".jsonl": lines}.get(path.suffix.lower())
+    if read is None:
+        raise TraceError(f"{path}: expected traces in a .json or .jsonl file")
+    for place, record in read(path):
+        if not isinstance(record, dict):
+            raise TraceError(f"{place}: expected an object, found {type(record).__name__}")
         problem, content = record.get("problem"), record.get("message_content")
         thinking = record.get("message_thinking") or ""
         if not thinking and isinstance(content, str):
@@ -59,7 +64,10 @@ def load_traces(path) -> list[Trace]:
             if not isinstance(text, str) or not text.strip():
                 raise TraceError(f"{place}: {name} is {text!r}, expected text")
         number = whole(record.get("number", len(traces)), f"{place}: number", 0)
-        traces.append(Trace(number, problem, content, thinking, record.get("finish_reason") != "length"))
+        asked = Problem(number, problem, "", str(number), {}, record.get("instruction", BOXED))
+        traces.append(Trace(asked, content, thinking, record.get("finish_reason") != "length"))
+    if not traces:
+        raise TraceError(f"{path}: no trace in it")
     return traces
 
 
@@ -90,7 +98,7 @@ def answer_rows(model, tokenizer, traces: Sequence[Trace], max_length: int, plai
     stop = answer_end(model, tokenizer, plain)
     for trace in traces:
         try:
-            [prompt] = problem_prompts(tokenizer, [trace], plain=plain, thinking=bool(trace.thinking))
+            [prompt] = problem_prompts(tokenizer, [trace.problem], plain=plain, thinking=bool(trace.thinking))
             parts = [OPEN, "\n" + trace.thinking + "\n", CLOSE, "\n\n" + trace.content]
             if not trace.thinking:
                 parts = [trace.content]
@@ -98,12 +106,12 @@ def answer_rows(model, tokenizer, traces: Sequence[Trace], max_length: int, plai
                 parts[:2] = [trace.thinking + "\n"]
             answer = [id for part in parts for id in part_ids(tokenizer, part)]
         except QwenlabError as problem:
-            raise TraceError(f"trace {trace.number}: {problem}") from None
+            raise TraceError(f"trace {trace.problem.number}: {problem}") from None
         row = Row([*prompt, *answer, *[stop][: trace.finished]][:max_length], len(prompt))
         if len(row.ids) > len(prompt):
             rows.append(row)
         else:
-            dropped.append(trace.number)
+            dropped.append(trace.problem.number)
     if not rows:
         raise TraceError(f"none of {len(traces)} traces has a token of its answer within {max_length} tokens")
     return rows, dropped
@@ -131,10 +139,10 @@ def make_traces(
     that don't grade right. `sampling` goes to `generate`: max_new_tokens, temperature, top_p, slots, ... Raises
     TraceError where no trace is of use, RunFolderError, and ValueError for a wrong option.
     """
-    asked = [[problem.number, problem.problem, problem.answer] for problem in problems]
-    options = {"only_right": only_right, "plain": plain, "seed": seed}
-    options |= {name: value for name, value in sampling.items() if name != "slots"}  # that changes the speed alone
-    with RunFolder(folder, run_settings(model, asked, task="traces", **options)) as run:
+    asked = hashlib.sha256(repr([(p.number, p.question, p.answer) for p in problems]).encode()).hexdigest()[:16]
+    settings = {"task": "traces", "model": str(model.folder), "problems": asked, "only_right": only_right}
+    settings |= {name: value for name, value in sampling.items() if name != "slots"}  # that changes the speed alone
+    with RunFolder(folder, settings | {"plain": plain, "seed": seed}) as run:
         there = {name: run.records(name) for name in (TRACES, REJECTED)}
         done = {record["number"] for records in there.values() for record in records}
         left = [problem for problem in problems if problem.number not in done]
@@ -145,6 +153,7 @@ def make_traces(
             text = (OPEN if opens(tokenizer, request.prompt) else "") + tokenizer.decode(request.token_ids)
             thinking, content = take_apart(text)
             record = {"number": problem.number, "problem": problem.problem, "answer": problem.answer}
+            record["instruction"] = problem.instruction
             record |= {"message_thinking": thinking, "message_content": content}
             record |= {"finish_reason": request.finish_reason, "tokens": len(request.logprobs)}
             right = not only_right or grade(extract_answer(text), problem.answer)
