@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from qwenlab import __version__
-from qwenlab.commands import distilling
+from qwenlab.commands import distilling, training
 from qwenlab.commands.common import (
     MaxNewTokens,
     ModelName,
@@ -179,6 +179,8 @@ def measure(
 
 app.command("traces")(distilling.collect)
 app.command("distill")(distilling.train_student)
+app.command("grpo")(training.grpo)
+app.command("plot")(training.plot)
 
 
 def speed(how: str, stats) -> str:

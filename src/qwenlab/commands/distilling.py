@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from qwenlab.commands.common import MaxNewTokens, ModelName, Seed, Slots, Temperature, TopP, count, open_model, where
+from qwenlab.commands.training import Minutes, Output, summarise
 from qwenlab.console import Device, Dtype, say
 
-Output = Annotated[Path, typer.Option(help="The run's folder; the same command goes on in it.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Ask without a chat template, as base models need it.")]
 
 
@@ -51,7 +51,7 @@ def train_student(
     ],
     output: Output,
     epochs: Annotated[float, typer.Option(help="How often every trace is read.")] = 1.0,
-    minutes: Annotated[float | None, typer.Option(help="Stop after so many, though the epochs aren't over.")] = None,
+    minutes: Minutes = None,
     batch_size: Annotated[int, typer.Option(help="Traces a step.")] = 8,
     micro_batch: Annotated[int | None, typer.Option(help="Traces at once, to save memory.  [default: all]")] = None,
     max_length: Annotated[
@@ -68,7 +68,6 @@ def train_student(
     """Train a student on a teacher's traces, in float32, on the answers' tokens only."""
     from qwenlab.tasks.distillation import distill
     from qwenlab.tasks.traces import load_traces
-    from qwenlab.tasks.training import last_checkpoint
 
     traces = load_traces(data)
     network, tokenizer = open_model(model, "float32", device)
@@ -80,8 +79,6 @@ def train_student(
     if run.dropped:
         names = ", ".join(map(str, run.dropped[:20])) + ", ..." * (len(run.dropped) > 20)
         say(f"dropped {count(run.dropped, 'trace')} whose answer begins too late: {names}")
-    seconds, tokens = (sum(record[name] for record in run.metrics) for name in ("seconds", "tokens"))
-    for step, loss in run.losses.items():
-        print(f"step {step:6}   held-out loss {loss:.4f} nats a token")
-    print(f"{len(run.metrics)} steps, {tokens} tokens, {run.padded:.1%} padding, {tokens / seconds:.0f} tokens/s")
-    print(f"written: {last_checkpoint(output)}")
+    summarise(output, run.metrics)
+    measured = [f"{loss:.4f} (step {step})" for step, loss in run.losses.items()]
+    print(f"held-out loss: {' -> '.join(measured[:1] + measured[1:][-1:]) or 'not measured'}; pads: {run.padded:.1%}")

@@ -82,42 +82,52 @@ def distill(
     if teacher:
         check_teacher(model, tokenizer, *teacher)
     random.Random(f"held out {seed}").shuffle(rows)
-    apart, rows = rows[:held_out], rows[held_out:]
+    apart, rows = sorted(rows[:held_out], key=lambda row: len(row.ids)), rows[held_out:]
     batches_an_epoch = -(-len(rows) // whole(batch_size, "batch_size", 1))
-    micro_batch = whole(micro_batch or batch_size, "micro_batch", 1)
+    micro_batch = whole(batch_size if micro_batch is None else micro_batch, "micro_batch", 1)
     steps = max(1, round(epochs * batches_an_epoch))
     options = {"steps": steps, "minutes": minutes, "batch_size": batch_size, "micro_batch": micro_batch, "lr": lr}
     options |= {"seed": seed, "teacher": teacher and run_settings(teacher[0], [])["model"], "temperature": temperature}
     settings = run_settings(model, [apart, rows], task="distill", **options)
     lengths = tuple(len(row.ids) for row in rows)
+
+    def loss_of(parts: list) -> float:
+        return mean_loss(model, parts, tokenizer.pad_id, teacher and teacher[0], temperature)
+
+    def held_out_loss() -> float:
+        with torch.no_grad():
+            return loss_of(cut(apart, micro_batch))
+
+    def one_step(step: int) -> dict:
+        measured = {}
+        if apart:
+            fresh = step % CHECK_EVERY == 0
+            measured = {"held_out_loss": held_out_loss() if fresh else training.metrics[-1]["held_out_loss"]}
+        epoch, place = divmod(step, batches_an_epoch)
+        batch = [rows[i] for i in batches(lengths, batch_size, seed, epoch)[place]]
+        parts = cut(batch, micro_batch)
+        loss = loss_of(parts)
+        spent = sum(record["seconds"] for record in training.metrics) / (60 * minutes) if minutes else 0
+        rate = lr * min((step + 1) / WARM_UP, 1 - max(step / steps, spent))
+        norm, tokens = training.update(rate), sum(len(row.ids) for row in batch)
+        pads = sum(len(part) * max(len(row.ids) for row in part) for part in parts) - tokens
+        return {"loss": loss, **measured, "lr": rate, "gradient_norm": norm, "tokens": tokens, "pads": pads}
+
     with RunFolder(folder, settings) if folder else nullcontext() as run:
         training = Training(model, run, lr=lr)
-
-        def one_step(step: int) -> dict:
-            before = loss_of(model, apart, batch_size, tokenizer.pad_id) if step % CHECK_EVERY == 0 else None
-            epoch, place = divmod(step, batches_an_epoch)
-            batch = [rows[i] for i in batches(lengths, batch_size, seed, epoch)[place]]
-            parts = [batch[i : i + micro_batch] for i in range(0, len(batch), micro_batch)]
-            loss = accumulate(model, parts, tokenizer.pad_id, teacher and teacher[0], temperature)
-            spent = sum(record["seconds"] for record in training.metrics) / (60 * minutes) if minutes else 0
-            rate = lr * min((step + 1) / WARM_UP, 1 - max(step / steps, spent))
-            norm, tokens = training.update(rate), sum(len(row.ids) for row in batch)
-            pads = sum(len(part) * max(len(row.ids) for row in part) for part in parts) - tokens
-            record = {"loss": loss, "held_out_loss": before, "lr": rate, "gradient_norm": norm}
-            return record | {"tokens": tokens, "pads": pads}
-
-        metrics = training.run(
-            one_step, steps=steps, minutes=minutes, save_every=SAVE_EVERY, progress=progress, show=("loss",)
-        )
-    model.requires_grad_(False)
-    losses = {record["step"]: record["held_out_loss"] for record in metrics if record["held_out_loss"] is not None}
-    losses |= {training.step: loss_of(model, apart, batch_size, tokenizer.pad_id)} if apart else {}
+        limits = {"steps": steps, "minutes": minutes, "save_every": SAVE_EVERY}
+        metrics = training.run(one_step, **limits, progress=progress, show=("loss",))
+    losses = {}
+    if apart:
+        losses = {record["step"]: record["held_out_loss"] for record in metrics[::CHECK_EVERY]}
+        losses[training.step] = held_out_loss()
     pads, tokens = (sum(record[name] for record in metrics) for name in ("pads", "tokens"))
     return Distilled(losses, dropped, pads / (pads + tokens), metrics)
 
 
-def accumulate(model, parts: Sequence[Sequence[Row]], pad_id: int, teacher=None, temperature: float = 1.0) -> float:
-    """Adds the gradient of the mean loss over all answer tokens of `parts`, however they are cut; returns that mean.
+def mean_loss(model, parts: Sequence[Sequence[Row]], pad_id: int, teacher=None, temperature: float = 1.0) -> float:
+    """Mean loss over all answer tokens of `parts`, however they are cut; its gradient is added to the parameters',
+    unless gradients are off.
 
     Each part's sum is divided by the tokens of all parts. A mean of the parts' means would let a token in a small part
     count for more.
@@ -125,17 +135,10 @@ def accumulate(model, parts: Sequence[Sequence[Row]], pad_id: int, teacher=None,
     targets, total = sum(len(row.ids) - row.prompt for part in parts for row in part), 0.0
     for part in parts:
         loss = loss_sum(model, part, pad_id, teacher, temperature) / targets
-        loss.backward()
+        if loss.requires_grad:
+            loss.backward()
         total += loss.item()
     return total
-
-
-def loss_of(model, rows: Sequence[Row], batch_size: int, pad_id: int) -> float | None:
-    """Mean loss a token, without gradients; None where there are no rows."""
-    rows = sorted(rows, key=lambda row: len(row.ids))
-    with torch.no_grad():
-        sums = [loss_sum(model, rows[i : i + batch_size], pad_id).item() for i in range(0, len(rows), batch_size)]
-    return sum(sums) / sum(len(row.ids) - row.prompt for row in rows) if rows else None
 
 
 def loss_sum(model, rows: Sequence[Row], pad_id: int, teacher=None, temperature: float = 1.0) -> Tensor:
@@ -148,7 +151,7 @@ def loss_sum(model, rows: Sequence[Row], pad_id: int, teacher=None, temperature:
         q, p = ((m.logits(x) / temperature).log_softmax(-1) for m, x in ((model, ours), (teacher, theirs)))
         return temperature**2 * F.kl_div(q, p, reduction="sum", log_target=True)
 
-    # The teacher keeps no gradients since its parameters ask for none; under no_grad its kernels would be measured.
+    # The teacher's parameters ask for no gradients, so none are kept of it.
     hidden = [m(input_ids, mask, hidden_only=True)[:, :-1][wanted[:, 1:].to(m.device)] for m in (model, teacher)]
     pieces = zip(*(x.split(max(1, LOGITS // model.config.vocab_size)) for x in hidden), strict=True)
     return sum(checkpoint(divergence, *piece, use_reentrant=False) for piece in pieces)
@@ -173,13 +176,14 @@ def batches(lengths: tuple[int, ...], batch_size: int, seed: int, epoch: int) ->
     It follows from the arguments alone, so that a run which goes on needs nothing but its step.
     """
     rng = random.Random(f"batches {seed} {epoch}")
-    order = rng.sample(range(len(lengths)), len(lengths))
-    size, cut = POOL * batch_size, []
-    for start in range(0, len(order), size):
-        pool = sorted(order[start : start + size], key=lengths.__getitem__)
-        cut += [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
-    rng.shuffle(cut)
-    return cut
+    pools = cut(rng.sample(range(len(lengths)), len(lengths)), POOL * batch_size)
+    filled = [batch for pool in pools for batch in cut(sorted(pool, key=lengths.__getitem__), batch_size)]
+    rng.shuffle(filled)
+    return filled
+
+
+def cut(things: list, size: int) -> list[list]:
+    return [things[start : start + size] for start in range(0, len(things), size)]
 
 
 def rectangle(rows: Sequence[Row], pad_id: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import signal
 import sys
@@ -19,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from tqdm import tqdm
 
 from qwenlab.console import say
-from qwenlab.errors import QwenlabError, read_json
+from qwenlab.errors import QwenlabError, json_value, read_json, text_of
 from qwenlab.model import linear
 from qwenlab.model.loading import save_checkpoint
 from qwenlab.model.weights import load_weights
@@ -39,22 +40,19 @@ class Training:
 
     folder: where metrics.jsonl, metrics.csv and the checkpoints "step-000010" go, the newest only; None keeps
     nothing. If it holds a checkpoint, the model and the optimiser become what they were there, bit by bit, `step` is
-    how many steps they have done, `metrics` the records of those steps, and the kernels chosen then are used again.
+    how many steps they have done, `metrics` the records of those steps.
 
-    Every step must follow from its number, the settings and the weights alone: then a run that was killed ends with
-    the weights of one that was not, on the same machine with the same number of threads (on a CPU; on a GPU some sums
-    have no fixed order). Raises TrainingError unless the parameters are float32: smaller types round updates away.
+    Every step must follow from its number, the settings and the weights alone. Then a run that was killed ends with
+    the weights of one that was not, and the same seed gives the same weights, bit by bit: on the same machine, with
+    the same number of threads, on a CPU (on a GPU some sums have no fixed order).
     """
 
     def __init__(self, model, folder: RunFolder | None, *, lr: float, clip: float = 1.0):
-        if model.dtype != torch.float32:
-            raise TrainingError(f"the model is {model.dtype}, expected torch.float32: others round small updates away")
         self.model, self.folder, self.clip = model, folder, clip
         self.step, self.metrics = 0, []
         path = last_checkpoint(folder.path) if folder else None
         if path:
             load_weights(model, path, device=model.device)
-        model.requires_grad_(True)
         self.optimiser = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
         if path:
             self.go_on(path)
@@ -64,15 +62,13 @@ class Training:
             write_whole(folder.path / TABLE, table(self.metrics))
 
     def go_on(self, path: Path) -> None:
-        """Takes over optimiser, step and kernels of a checkpoint; its weights are loaded already."""
-        position, held = read_json(path / POSITION, TrainingError), load_file(path / OPTIMISER)
+        """Takes over optimiser and step of a checkpoint; its weights are loaded already."""
         parameters = dict(self.model.named_parameters())
-        for place, value in held.items():
+        for place, value in load_file(path / OPTIMISER).items():
             name, _, key = place.rpartition(".")
             value = value if key == "step" else value.to(parameters[name].device)
             self.optimiser.state[parameters[name]][key] = value
-        self.step = position["step"]
-        linear.restore({what: name for what, name in position["kernels"].items() if what != "forced"})
+        self.step = read_json(path / POSITION, TrainingError)["step"]
 
     def save(self) -> None:
         """A checkpoint of this step in Hugging Face layout, whole or not at all; then the one before goes."""
@@ -87,8 +83,7 @@ class Training:
         states = ((name, self.optimiser.state[p]) for name, p in self.model.named_parameters())
         tensors = {f"{name}.{key}": value.cpu().contiguous() for name, s in states for key, value in s.items()}
         (path / OPTIMISER).write_bytes(save(tensors))
-        position = {"step": self.step, "kernels": linear.record()}
-        (path / POSITION).write_text(json.dumps(position, indent=2) + "\n", encoding="utf-8")
+        (path / POSITION).write_text(json.dumps({"step": self.step}) + "\n", encoding="utf-8")
 
     def update(self, lr: float | None = None) -> float:
         """One step of the optimiser along the gradients gathered so far, which are then gone.
@@ -106,24 +101,18 @@ class Training:
         return norm.item()
 
     def run(
-        self,
-        one_step: Callable[[int], dict],
-        *,
-        steps: int,
-        minutes: float | None = None,
-        save_every: int = 10,
-        progress: bool = False,
-        show: tuple[str, ...] = (),
+        self, one_step: Callable, *, steps: int, minutes=None, save_every=10, progress=False, show=()
     ) -> list[dict]:
         """Calls `one_step(number)`, which trains and returns its metrics, until so many `steps` are done or so many
         `minutes` were spent on them, those before a kill included; a step once begun is finished.
 
         Ctrl-C lets the step end, saves and raises KeyboardInterrupt; a second one doesn't wait. `show` names the
-        metrics for the progress bar. Returns `metrics`: a record a step, with its number and seconds.
+        metrics for the progress bar. Returns `metrics`: a record a step, with its number (from 0) and seconds.
         """
+        self.model.requires_grad_(True)
         spent = sum(record["seconds"] for record in self.metrics)
         bar = tqdm(total=steps, initial=self.step, unit="step", disable=not progress)
-        with patient() as asked, bar:
+        with patient() as asked, reference_kernels(), bar:
             while self.step < steps and not asked and (minutes is None or spent < 60 * minutes):
                 began = perf_counter()
                 metrics = {"step": self.step, **one_step(self.step)}
@@ -136,6 +125,7 @@ class Training:
                 if self.step % save_every == 0:
                     self.save()
             self.save()
+        self.model.requires_grad_(False)
         if asked:
             if self.folder:
                 say(f"{self.folder.path}: saved after {self.step} steps; the same again goes on from there")
@@ -170,6 +160,20 @@ def patient() -> Iterator[list]:
             signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def reference_kernels() -> Iterator[None]:
+    """Inside, F.linear computes every product, or what QWENLAB_LINEAR names: kernels chosen by measuring differ in the
+    last bits, so the same seed wouldn't give the same weights twice."""
+    before = linear.forced() or ""
+    os.environ["QWENLAB_LINEAR"] = before or "linear"
+    linear.known.clear()
+    try:
+        yield
+    finally:
+        os.environ["QWENLAB_LINEAR"] = before
+        linear.known.clear()
+
+
 def checkpoint_name(step: int) -> str:
     return f"step-{step:06}"
 
@@ -185,26 +189,29 @@ def last_checkpoint(path) -> Path | None:
     return names[-1] if names else None
 
 
+def read_metrics(folder) -> list[dict]:
+    """The records of a training so far, a step each. Raises TrainingError where the folder has none."""
+    path = Path(folder) / METRICS
+    lines = text_of(path, TrainingError).splitlines()
+    if not lines:
+        raise TrainingError(f"{path}: no step was finished yet")
+    return [json_value(line, f"{path} line {number}", TrainingError) for number, line in enumerate(lines, 1)]
+
+
 def run_settings(model, problems: Sequence, **options) -> dict:
     """The settings of a run's folder: the options, and what else its numbers follow from. Model and problems (JSON
-    values) as 16 letters that change with any of their numbers."""
+    values) as 16 letters that change with any of their numbers. Raises TrainingError unless the model is float32."""
+    if model.dtype != torch.float32:
+        raise TrainingError(f"the model is {model.dtype}, expected torch.float32: others round small updates away")
     digest = hashlib.sha256()
     for _, parameter in sorted(model.named_parameters()):
         digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy())
     data = hashlib.sha256(json.dumps(problems, sort_keys=True).encode())
-    machine = {"device": str(model.device), "threads": torch.get_num_threads(), "kernel": linear.forced()}
+    machine = {"device": str(model.device), "threads": torch.get_num_threads(), "kernel": linear.forced() or "linear"}
     return {"model": digest.hexdigest()[:16], "problems": data.hexdigest()[:16], **options, **machine}
 
 
-def token_logprobs(
-    model,
-    input_ids: Tensor,
-    attention_mask: Tensor | None,
-    wanted: Tensor,
-    *,
-    temperature: float = 1.0,
-    piece: int | None = None,
-) -> Tensor:
+def token_logprobs(model, input_ids, attention_mask, wanted, *, temperature=1.0, piece=None) -> Tensor:
     """Log-probability of each `wanted` token under softmax(logits / temperature) given those before it in its row.
 
     input_ids (B, T) int64; attention_mask (B, T) bool, True = real, None = all; wanted (B, T) bool, of real tokens
