@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from qwenlab import __version__
-from qwenlab.commands import evaluating, training
+from qwenlab.commands import distilling, evaluating, training
 from qwenlab.commands.common import (
     MaxNewTokens,
     ModelName,
@@ -177,6 +177,8 @@ def measure(
         print(json.dumps({"model": model, **asdict(result)}), flush=True)
 
 
+app.command("traces")(distilling.collect)
+app.command("distill")(distilling.train_student)
 app.command("grpo")(training.grpo)
 app.command("plot")(training.plot)
 
