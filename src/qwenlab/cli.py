@@ -1,5 +1,5 @@
 """The command line. `qwenlab generate` answers a file of prompts in batches, `qwenlab chat` talks, `qwenlab bench`
-measures speed.
+measures speed, `qwenlab evaluate` and `qwenlab vote` answer problems and grade.
 
 Commands import what they need when they run, so that `qwenlab --help` answers at once.
 """
@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from qwenlab import __version__
+from qwenlab.commands import evaluating, training
 from qwenlab.commands.common import (
     MaxNewTokens,
     ModelName,
@@ -176,6 +177,10 @@ def measure(
         print(json.dumps({"model": model, **asdict(result)}), flush=True)
 
 
+app.command("grpo")(training.grpo)
+app.command("plot")(training.plot)
+
+
 def speed(how: str, stats) -> str:
     return f"{how}: {stats.sampled_tokens} tokens in {stats.seconds:.2f} s, {stats.tokens_per_second:.0f} tokens/s"
 
@@ -208,6 +213,10 @@ def conclude(comparisons: list) -> int:
     print(f"largest difference of log-probabilities: {max(comparison.logprobs for comparison in comparisons):.1e}")
     print("  of the new tokens, as the two runs computed them, as long as they agree")
     return 1 if differing else 0
+
+
+app.command("evaluate")(evaluating.evaluate)
+app.command("vote")(evaluating.vote)
 
 
 if __name__ == "__main__":
