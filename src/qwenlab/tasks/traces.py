@@ -49,10 +49,8 @@ def load_traces(path) -> list[Trace]:
     with the problem (as in `load_problems` it is "put your final answer within \boxed{}" where nothing is said).
     Other fields are not looked at. Raises TraceError or ProblemError naming file and record.
     """
-    path, traces = Path(path), []
-    if path.suffix.lower() not in (".json", ".jsonl"):
-        raise TraceError(f"{path}: expected traces in a .json or .jsonl file")
-    for place, record in records(path):
+    traces = []
+    for place, record in records(Path(path)):
         if not isinstance(record, dict):
             raise TraceError(f"{place}: expected an object, found {type(record).__name__}")
         problem, content = record.get("problem"), record.get("message_content")
