@@ -9,6 +9,7 @@ from functools import cache
 
 import torch
 import widget_memory
+import widget_prefix
 import widget_queue
 import widget_seats
 
@@ -178,6 +179,7 @@ EXPECTED = {
     "07-batched-generation": [steps],
     "08-early-stop": [widget_seats.seats],
     "09-continuous-batching": [widget_queue.queue],
+    "10-shared-prefix": [widget_prefix.prefix],
 }
 
 
