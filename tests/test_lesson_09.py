@@ -1,6 +1,7 @@
 """Lesson 09: what its text says is what happens, and every state of its widget is right."""
 
 import itertools
+import random
 import re
 from contextlib import redirect_stdout
 from io import StringIO
@@ -8,9 +9,12 @@ from io import StringIO
 import pytest
 import widget_queue
 from bs4 import BeautifulSoup
+from helpers import count, random_model
 from lesson_cells import code_cells, say
 from widget_numbers import EXPECTED, wrong_cells
 
+from qwenlab import Engine, generate
+from qwenlab.exercises import seats
 from qwenlab.teach import exploring
 
 LESSON = "09-continuous-batching"
@@ -147,6 +151,26 @@ def test_breaking_shows_what_the_text_says(lesson, capsys):
     closed = broken(*BREAKS["3"])
     assert closed[0] == 16 and closed[1] > 1.2 * steps  # early stop
     assert broken(*BREAKS["4"])[0] < 16
+
+
+# --- what the exercises ask for is what the library does ---
+
+
+@pytest.mark.parametrize("seed", range(count(6, 60)))
+def test_the_engine_admits_and_schedules_as_the_exercises_say(seed):
+    draw, model = random.Random(seed), random_model()
+    lengths, slots = [draw.randint(1, 12) for _ in range(draw.randint(1, 9))], draw.randint(1, 4)
+    runs = [
+        generate(model, [[1]] * len(lengths), max_new_tokens=lengths, stop=(), slots=slots, strategy=strategy)
+        for strategy in ("static", "continuous")
+    ]
+    assert tuple(run.stats.step_count for run in runs) == seats.schedule_steps(lengths, slots)
+    engine = Engine(model, slots=slots, token_budget=60)
+    first, *line = (draw.randint(1, 58) for _ in range(8))
+    for length in (first, *line):
+        engine.submit([1] * length, max_new_tokens=2, stop=())
+    engine.step()
+    assert len(engine.scheduler.running) == 1 + seats.admit(line, first + 1, slots - 1, 60)
 
 
 # --- the widget ---
