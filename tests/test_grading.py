@@ -240,7 +240,7 @@ words = st.lists(
 texts = st.one_of(st.text(max_size=20), letters, words.map("".join))
 
 
-@settings(max_examples=count(60, 1000))
+@settings(max_examples=count(40, 1000))
 @given(texts, texts)
 def test_no_text_raises_and_order_does_not_count(a, b):
     right = grade(a, b)
@@ -303,7 +303,7 @@ def test_memory_is_back_to_rest(worker):
         return sum(process.memory_info().rss for process in family(worker.process.pid))
 
     rest = held()
-    for n in range(count(200, 1000)):
+    for n in range(count(100, 1000)):
         worker.equal(f"{n}\\sqrt{{{n + 2}}}", f"\\sqrt{{{n}^2\\cdot {n + 2}}}")
     for hostile in HOSTILE:
         worker.equal(hostile, "2")

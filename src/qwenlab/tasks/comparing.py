@@ -1,4 +1,4 @@
-r"""Answers compared as text and by exact arithmetic: whatever needs no symbolic mathematics."""
+"""Answers compared as text and by exact arithmetic: whatever needs no symbolic mathematics."""
 
 import re
 from fractions import Fraction
@@ -12,6 +12,7 @@ LABEL = re.compile(
 )
 HALF_LABEL = re.compile(r"(?:^|[\s,;~])[A-Za-z]\)\s*[^\s,;]")
 TEXT = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
+# What is written in several ways, in one; what doesn't count, away; `x \in A` gives x a value as `x = A` does.
 REPLACED = [
     (re.compile(r"\\(?:text|mbox|textrm|mathrm)\s*\{\s*(?:and|or)\s*\}"), ","),
     (re.compile(r"\\!\s*|\\(?:left|right|displaystyle|[bB]igg?[lr]?)(?![a-zA-Z])|\\?[$]"), ""),
@@ -80,10 +81,8 @@ def same(answer: str, gold: str) -> bool | None:
 
 def bare(text: str, other: str) -> str:
     """Without the name that every value in `text` is given, where `other` names nothing or the same."""
-    names = set(NAMED.findall(text))
-    return (
-        NAMED.sub("", text) if len(names) == 1 and (not equation(other) or names == set(NAMED.findall(other))) else text
-    )
+    names, others = set(NAMED.findall(text)), set(NAMED.findall(other))
+    return NAMED.sub("", text) if len(names) == 1 and (names == others or not equation(other)) else text
 
 
 def equation(text: str) -> bool:
