@@ -161,7 +161,7 @@ def test_the_summary_is_what_plain_loops_count(tiny, problems, tmp_path):
         assert result.groups[name] == shares and list(result.groups[name]) == sorted(shares)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["accuracy"] == result.accuracy and summary["groups"]["level"]["0"][0] == groups["level"]["0"][0]
-    assert "records" not in summary
+    assert summary["records"] == "records.jsonl" and summary["model"].endswith("tiny")
     table = str(result).splitlines()
     assert f"accuracy    {right / 60:.3f}, " in table[0] and "60 to 20 problems" in table[1]
     assert [line.split() for line in table if line.startswith("level ")] == [["level", "answers", "accuracy"]]
@@ -231,7 +231,7 @@ def test_one_row_too_many_is_raised_and_what_was_answered_is_kept(tiny, problems
     assert plain(result.records) == plain(evaluate(model, tokenizer, problems[:5], max_new_tokens=40).records)
 
 
-def test_auto_takes_what_memory_allows(tiny, problems, monkeypatch):
+def test_auto_takes_what_memory_allows(tiny, problems, monkeypatch, capsys):
     model, tokenizer = tiny
     requests = make_requests(model, problem_prompts(tokenizer, problems), 8, 100, None, 0.0, 0, 1.0, 1.0, 0)
     longest = max(len(request.prompt) for request in requests) + 100
@@ -243,6 +243,7 @@ def test_auto_takes_what_memory_allows(tiny, problems, monkeypatch):
         assert rows > 1 or free < 100 * state
     assert answering.rows_that_fit(model, requests[:7]) == 7
     result = evaluate(model, tokenizer, problems[:9], batch_size="auto", max_new_tokens=4)
+    assert capsys.readouterr().err.splitlines()[-1].startswith("qwenlab: batch size 9: up to ")
     assert result.batch_size == 9 and "batch size 9" in str(result)
     monkeypatch.undo()
     assert 2**20 < answering.free_memory(torch.device("cpu")) < 2**50

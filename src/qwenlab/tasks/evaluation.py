@@ -88,7 +88,7 @@ def evaluate(
                 grading += perf_counter() - ended
         result = Evaluation(problems, [done[key] for key in sorted(done)], rows, stats, grading)
         if run and (missing or not (run.path / SUMMARY).exists()):
-            held = {name: value for name, value in vars(result).items() if name != "records"}
+            held = {"model": str(getattr(model, "folder", None))} | vars(result) | {"records": RECORDS}
             write_whole(run.path / SUMMARY, json.dumps(held, indent=2) + "\n")
     return result
 
