@@ -26,11 +26,11 @@ def majority_vote(answers: Sequence[str | None]) -> tuple[str | None, dict[str, 
 
 def groups_of(answers: Sequence[str | None]) -> list[str | None]:
     """For each answer the first member of its group. Those of the first n answers are the first n of all."""
-    first: dict[str | None, str | None] = {None: None}  # by spelling, each of which is compared once
+    first: dict[str, str] = {}  # by spelling, each of which is compared once
     for answer in answers:
-        if answer not in first:
+        if answer is not None and answer not in first:
             first[answer] = next((group for group in dict.fromkeys(first.values()) if grade(answer, group)), answer)
-    return [first[answer] for answer in answers]
+    return [first.get(answer) for answer in answers]
 
 
 def count_votes(groups: Sequence[str | None]) -> tuple[str | None, dict[str, int]]:
