@@ -188,7 +188,7 @@ GOOD = json.dumps({"problem": "1+1?", "message_content": "2"}) + "\n"
         (GOOD * 9, ["--held-out", 2, "--batch-size", 0], "batch_size is 0, expected a whole number of at least 1"),
         (GOOD * 9, ["--held-out", 2, "--teacher", "tiny"], "a teacher's logits need the student's vocabulary: id "),
         (GOOD * 9, ["--held-out", 2, "--teacher", "nobody"], "no checkpoint 'nobody'"),
-        (GOOD * 9, ["--data", "t.txt"], "t.txt: expected traces in a .json or .jsonl file"),
+        (GOOD * 9, ["--data", "t.txt"], "t.txt: expected a .json or .jsonl file"),
         (GOOD * 9, ["--data", "none.json"], "none.json: can't be read (No such file or directory)"),
         (GOOD * 9, ["--held-out", 2, "--output", "mine"], "mine: holds files but no run"),
     ],
