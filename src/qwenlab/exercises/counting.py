@@ -29,7 +29,8 @@ def _queues():
     draw = random.Random(10)
     for _ in range(20):
         lengths = [draw.randint(1, 20) for _ in range(draw.randint(1, 12))]
-        yield "random queues", (lengths, draw.randint(1, 5), draw.random() < 0.5)
+        slots = draw.randint(1, min(5, len(lengths)))  # as many as requests at most: so does `generate`
+        yield "random queues", (lengths, slots, draw.random() < 0.5)
 
 
 def _wrong(count):
