@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from qwenlab import __version__
+from qwenlab.commands import distilling, training
 from qwenlab.commands.common import (
     MaxNewTokens,
     ModelName,
@@ -174,6 +175,12 @@ def measure(
         network, _ = open_model(model, chosen, device)
         result = sweep(network, sizes, prompt_tokens, new_tokens, repeats=repeats, progress=True)
         print(json.dumps({"model": model, **asdict(result)}), flush=True)
+
+
+app.command("traces")(distilling.collect)
+app.command("distill")(distilling.train_student)
+app.command("grpo")(training.grpo)
+app.command("plot")(training.plot)
 
 
 def speed(how: str, stats) -> str:
