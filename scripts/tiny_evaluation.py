@@ -7,7 +7,7 @@ from typing import NamedTuple
 from tiny_training import Outcome, Recipe
 
 import qwenlab
-from qwenlab.tasks.arithmetic import KINDS, Problem, arithmetic_problems
+from qwenlab.tasks.arithmetic import KINDS, ArithmeticProblem, arithmetic_problems
 from qwenlab.tasks.grading import extract_answer
 
 # Longer than any trace it was taught; an answer that is still going there has lost its way.
@@ -35,7 +35,7 @@ class Score(NamedTuple):
         return share([answer.right for answer in self.answers if answer.kind == kind])
 
 
-def score(model, tokenizer, problems: list[Problem], temperature: float, thinking: bool = True) -> Score:
+def score(model, tokenizer, problems: list[ArithmeticProblem], temperature: float, thinking: bool = True) -> Score:
     """One answer to each problem, in batches; right where the boxed text is the very number."""
     prompts = [tokenizer.chat([{"role": "user", "content": p.question}], thinking=thinking) for p in problems]
     seeds = [problem.number for problem in problems]

@@ -10,7 +10,7 @@ Three dials make sampling from the trained model worth studying:
 import random
 from dataclasses import dataclass
 
-from qwenlab.tasks.arithmetic import Calculation, Problem
+from qwenlab.tasks.arithmetic import ArithmeticProblem, Calculation
 
 SLIP = 0.03
 CHECK = 0.25
@@ -28,7 +28,7 @@ class Dials:
     direct: float = DIRECT
 
 
-def completion(rng: random.Random, problem: Problem, dials: Dials) -> tuple[bool, str]:
+def completion(rng: random.Random, problem: ArithmeticProblem, dials: Dials) -> tuple[bool, str]:
     """(thinking, text): what the assistant writes after the chat prompt, without the stop token.
 
     Thinking, it opens the block, reasons, closes it and boxes the answer. Else the prompt holds a closed empty block

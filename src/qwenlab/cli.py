@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from qwenlab import __version__
+from qwenlab.commands import training
 from qwenlab.commands.common import (
     MaxNewTokens,
     ModelName,
@@ -174,6 +175,10 @@ def measure(
         network, _ = open_model(model, chosen, device)
         result = sweep(network, sizes, prompt_tokens, new_tokens, repeats=repeats, progress=True)
         print(json.dumps({"model": model, **asdict(result)}), flush=True)
+
+
+app.command("grpo")(training.grpo)
+app.command("plot")(training.plot)
 
 
 def speed(how: str, stats) -> str:

@@ -22,6 +22,25 @@ def read_json(path: Path, error: type[QwenlabError]) -> dict:
     return values
 
 
+def text_of(path: Path, error: type[QwenlabError]) -> str:
+    """What a UTF-8 file says, without a byte order mark, or `error` in one line that names the file and the line."""
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        number, byte = problem.object.count(b"\n", 0, problem.start) + 1, problem.object[problem.start]
+        raise error(f"{path} line {number}: not UTF-8 text (byte 0x{byte:02x})") from None
+    except OSError as problem:
+        raise error(f"{path}: can't be read ({problem.strerror})") from None
+
+
+def json_value(text: str, place: str, error: type[QwenlabError]):
+    """What `text` says in JSON, or `error` in one line that names the place."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as problem:  # ValueError: not JSON, or a number too long
+        raise error(f"{place}: not JSON ({problem})") from None
+
+
 def whole(value, name: str, least: int) -> int:
     """`value` as an int. ValueError, by `name`, unless it is a whole number (numpy's too) from `least` on."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:

@@ -111,6 +111,7 @@ class Model(nn.Module):
         rows=None,
         position_ids: Tensor | None = None,
         last_only: bool = False,
+        hidden_only: bool = False,
     ) -> Tensor:
         """Logits for the next token after each real token of this call.
 
@@ -126,14 +127,16 @@ class Model(nn.Module):
         Then nothing is closed up: the rectangle is computed as given, pads included, at `position_ids` (B, T)
         int64 (default 0..T-1), and `last_only` means the last column. Linear attention has no use for such a mask.
 
+        `hidden_only` returns what `logits` is computed from, (B, T, hidden) or (B, hidden), so that who wants the
+        logits of some positions only, or of a few at a time, never holds all of them.
+
         Raises ValueError for ids outside the vocabulary, a mask of another shape or type, a row without a real
         token and without a state, a row longer than the state's capacity, a row that a broken call spoiled.
         """
         if state is not None and torch.is_grad_enabled():
             with torch.no_grad():
-                return self.forward(
-                    input_ids, attention_mask, state, rows=rows, position_ids=position_ids, last_only=last_only
-                )
+                options = {"position_ids": position_ids, "last_only": last_only, "hidden_only": hidden_only}
+                return self.forward(input_ids, attention_mask, state, rows=rows, **options)
         own_mask = check_call(input_ids, attention_mask, state, rows, position_ids)
         if own_mask and "linear_attention" in self.config.layer_types:
             raise ValueError("linear attention takes no (B, 1, T, T) mask: give the (B, T) mask of real tokens")
@@ -142,22 +145,23 @@ class Model(nn.Module):
         if attention_mask is not None:
             attention_mask = attention_mask.to(device)
         if own_mask:
-            return self._as_given(input_ids, attention_mask, position_ids, last_only)
-        return self._closed_up(input_ids, attention_mask, state, rows, last_only)
+            return self._as_given(input_ids, attention_mask, position_ids, last_only, hidden_only)
+        return self._closed_up(input_ids, attention_mask, state, rows, last_only, hidden_only)
 
-    def _closed_up(self, input_ids, attention_mask, state, rows, last_only) -> Tensor:
+    def _closed_up(self, input_ids, attention_mask, state, rows, last_only, hidden_only) -> Tensor:
         ids, counts, real = close_up(input_ids, attention_mask)
         if real is not None and state is None and not bool((counts > 0).all()):
             raise ValueError(f"row {int((counts == 0).nonzero()[0])} has no real token and there is no state")
         call = plan(self, ids.shape[1], counts, real, state, rows)
         if real is not None and not bool(real.any()):  # nobody says anything: no pass, nothing changes
-            return torch.zeros(*input_ids.shape[: 1 if last_only else 2], self.config.vocab_size, device=self.device)
+            size = self.config.hidden_size if hidden_only else self.config.vocab_size
+            return torch.zeros(*input_ids.shape[: 1 if last_only else 2], size, device=self.device)
         try:
             hidden = self._hidden(ids, call)  # (B * W, hidden)
             if last_only and ids.shape[1] > 1:
                 ends = torch.arange(len(ids)) * ids.shape[1] + (counts - 1).clamp(min=0)
                 hidden = hidden[ends.to(self.device)]  # (B, hidden)
-            logits = self._head(hidden)  # (B, vocab) or (B * W, vocab)
+            logits = hidden if hidden_only else self.logits(hidden)  # (B, vocab) or (B * W, vocab)
             if state is not None:
                 state.advance(call.rows, counts)  # last, so that an interrupted call was none
         except BaseException:
@@ -182,22 +186,23 @@ class Model(nn.Module):
             check_ids(ids, self.config.vocab_size)  # most likely the embedding's, whose own words don't name the row
             raise
 
-    def _as_given(self, input_ids, mask, position_ids, last_only) -> Tensor:
+    def _as_given(self, input_ids, mask, position_ids, last_only, hidden_only) -> Tensor:
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1])[None]
         cos, sin = self.rotary.angles(position_ids.to(self.device), self.dtype)
         hidden = self._hidden(input_ids, Call(self.attention_function, len(input_ids), cos, sin, mask))
-        if last_only:
-            return self._head(hidden.view(*input_ids.shape, -1)[:, -1])  # (B, vocab)
-        return self._head(hidden).view(*input_ids.shape, -1)  # (B, T, vocab)
+        hidden = hidden.view(*input_ids.shape, -1)  # (B, T, hidden)
+        hidden = hidden[:, -1:] if last_only else hidden
+        out = hidden if hidden_only else self.logits(hidden.flatten(0, 1)).view(*hidden.shape[:2], -1)  # (B, T, vocab)
+        return out[:, 0] if last_only else out
 
     @property
     def attention_function(self) -> Callable:
         """What `attention` stands for, as a function."""
         return BY_NAME[self._attention] if isinstance(self._attention, str) else self._attention
 
-    def _head(self, hidden: Tensor) -> Tensor:
-        """(N, hidden) to (N, vocab)."""
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(N, hidden), as `hidden_only` returns it, to (N, vocab) float32."""
         hidden = self.model.norm(hidden)
         if self.config.tie_word_embeddings:
             return product(hidden, self.embedding).float()

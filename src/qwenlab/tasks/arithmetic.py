@@ -82,7 +82,7 @@ class Calculation:
 
 
 @dataclass(frozen=True)
-class Problem:
+class ArithmeticProblem:
     """One question with its right answer. `number` is its own, kept wherever the problem goes: it seeds its samples."""
 
     number: int
@@ -95,7 +95,7 @@ class Problem:
 
 def arithmetic_problems(
     n: int, seed: int = 0, split: str = "held-out", kinds: Sequence[str] | None = None
-) -> list[Problem]:
+) -> list[ArithmeticProblem]:
     """n problems, no two of them with the same key, numbered from 0.
 
     The same arguments give the same problems on every machine, and fewer of them are the first of more.
@@ -116,7 +116,7 @@ def arithmetic_problems(
 
 def problem_stream(
     seed: int, split: str, kinds: Sequence[str] | None = None, seen: set[str] | None = None
-) -> Iterator[Problem]:
+) -> Iterator[ArithmeticProblem]:
     """Problems without end. Keys in `seen` are left out; the caller may add to it between two problems."""
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}; expected one of {', '.join(SPLITS)}")
@@ -127,7 +127,7 @@ def problem_stream(
     return _stream(random.Random(f"arithmetic {seed} {split}"), split, kinds, set() if seen is None else seen)
 
 
-def _stream(rng: random.Random, split: str, kinds: list[str], seen: set[str]) -> Iterator[Problem]:
+def _stream(rng: random.Random, split: str, kinds: list[str], seen: set[str]) -> Iterator[ArithmeticProblem]:
     shares = [KINDS[kind] for kind in kinds]
     number = 0
     while True:
@@ -139,7 +139,7 @@ def _stream(rng: random.Random, split: str, kinds: list[str], seen: set[str]) ->
         else:
             raise ValueError(f"no new {split} problem of kind {kind!r} after {number} problems: ask for fewer")
         question = ask(rng, kind, calculation.operation, calculation.numbers)
-        yield Problem(number, kind, question, str(calculation.answer), calculation.key, calculation)
+        yield ArithmeticProblem(number, kind, question, str(calculation.answer), calculation.key, calculation)
         number += 1
 
 

@@ -1,6 +1,9 @@
-"""What counts as the answer in a model's text. Evaluation, voting and rewards all ask here."""
+"""What counts as the answer in a model's text, and when it is right. Evaluation, voting and rewards all ask here."""
 
 import re
+
+from qwenlab.tasks.comparing import compare, refused, tidy
+from qwenlab.tasks.symbolic import WORKER
 
 OPEN, CLOSE = "<think>", "</think>"
 BOX = re.compile(r"\\boxed(?![a-zA-Z])\s*")
@@ -61,3 +64,38 @@ def matching_brace(text: str, start: int) -> int | None:
                 return i
         escaped = letter == "\\" and not escaped
     return None
+
+
+def grade(answer: str | None, gold: str) -> bool:
+    r"""If `answer`, as `extract_answer` gives it, says the same as `gold`. Neither is executed; no text raises.
+
+    Right whatever it is: the same text. Else False without a look at the mathematics for
+
+    - what is no text, or empty;
+    - more than 300 characters, or brackets nested more than 30 deep, on either side;
+    - lettered choices beside values, ``A) 1, B) 2``. A letter alone is an answer: ``(C)`` is ``C``.
+
+    Then both are tidied. Spaces, dollar and per cent signs, degrees, sizes of brackets and a full stop don't count
+    (so 50\% is 50, and not 0.5), ``1,234`` and ``1{,}234`` are 1234, ``016`` is 16, ``2\frac12`` and ``2 1/2`` are 5/2.
+
+    - ``x=5`` and ``x \in [0,1]`` are 5 and [0,1] where the other side names no variable. Other equations equal only
+      equations: ``2x+z=1`` is not 1, ``n=3k`` is not 3.
+    - A unit in ``\text{}`` or the base of ``52_8`` may be left out, but two that are named must agree.
+    - Numbers compare exactly: 0.75 is 3/4, 33.3 is not 100/3.
+    - Words compare letter by letter, large or small: ``\text{Even}`` is ``even``, ``seat`` is not ``east``.
+    - ``(1,2)`` and ``[1,2)`` need the same brackets and the same order; ``1,2``, ``\{1,2\}`` and ``1 \text{ and } 2``
+      are lists, where the order doesn't count.
+    - The rest goes to math-verify (Hugging Face), which parses LaTeX and simplifies the difference with SymPy. A
+      decimal beside something irrational has to agree with it to six places. This happens in a process of its own,
+      started at the first such pair and shared by all threads; where one second or 1 GiB don't suffice it is False.
+
+    grade(a, b) is grade(b, a). Raises GradingError only where that process can't be started.
+    """
+    if not isinstance(answer, str) or not isinstance(gold, str) or not answer.strip() or not gold.strip():
+        return False
+    if answer.strip() == gold.strip():
+        return True
+    if refused(answer) or refused(gold):
+        return False
+    verdict = compare(tidy(answer), tidy(gold))
+    return verdict if isinstance(verdict, bool) else WORKER.matches(*verdict)

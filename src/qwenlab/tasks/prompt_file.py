@@ -5,7 +5,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from qwenlab.errors import QwenlabError
+from qwenlab.errors import QwenlabError, json_value, text_of
 from qwenlab.text.chat_template import ChatTemplateError, check_messages
 
 
@@ -39,13 +39,7 @@ def read_prompts(path) -> tuple[list[Prompt], int]:
     read = {".txt": read_text, ".jsonl": read_json_line}.get(path.suffix.lower())
     if read is None:
         raise PromptFileError(f"{path}: expected a .txt (one prompt a line) or a .jsonl file")
-    try:
-        content = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as problem:
-        number, byte = problem.object.count(b"\n", 0, problem.start) + 1, problem.object[problem.start]
-        raise PromptFileError(f"{path} line {number}: not UTF-8 text (byte 0x{byte:02x})") from None
-    except OSError as problem:
-        raise PromptFileError(f"{path}: can't be read ({problem.strerror})") from None
+    content = text_of(path, PromptFileError)
     lines = [line.removesuffix("\r") for line in content.removesuffix("\n").split("\n")]
     prompts = [read(number, line, f"{path} line {number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not prompts:
@@ -59,10 +53,7 @@ def read_text(number: int, line: str, place: str) -> Prompt:
 
 def read_json_line(number: int, line: str, place: str) -> Prompt:
     """{"prompt": "..."} or {"messages": [...]}; what else the object holds is not looked at."""
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError) as problem:
-        raise PromptFileError(f"{place}: not JSON ({problem})") from None
+    entry = json_value(line, place, PromptFileError)
     if not isinstance(entry, dict) or ("prompt" in entry) == ("messages" in entry):
         raise PromptFileError(f'{place}: expected an object with "prompt" or "messages"')
     if "prompt" not in entry:

@@ -1,0 +1,244 @@
+"""What every training here needs: an optimiser, checkpoints from which it goes on bit by bit, metrics, Ctrl-C."""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from tqdm import tqdm
+
+from qwenlab.console import say
+from qwenlab.errors import QwenlabError, json_value, read_json, text_of
+from qwenlab.model import linear
+from qwenlab.model.loading import save_checkpoint
+from qwenlab.model.weights import load_weights
+from qwenlab.tasks.run_folder import PART, RunFolder, write_whole
+
+METRICS, TABLE = "metrics.jsonl", "metrics.csv"
+OPTIMISER, POSITION = "optimizer.safetensors", "training.json"  # beside a checkpoint's model.safetensors
+LOGITS = 2**25  # numbers: so many logits are held at once, 128 MiB of them
+
+
+class TrainingError(QwenlabError):
+    """The model can't be trained as it is, or a step went wrong. Says what, in one line."""
+
+
+class Training:
+    """A model in training with AdamW (Loshchilov and Hutter, arXiv:1711.05101; no weight decay).
+
+    folder: where metrics.jsonl, metrics.csv and the checkpoints "step-000010" go, the newest only; None keeps
+    nothing. If it holds a checkpoint, the model and the optimiser become what they were there, bit by bit, `step` is
+    how many steps they have done, `metrics` the records of those steps.
+
+    Every step must follow from its number, the settings and the weights alone. Then a run that was killed ends with
+    the weights of one that was not, and the same seed gives the same weights, bit by bit: on the same machine, with
+    the same number of threads, on a CPU (on a GPU some sums have no fixed order).
+    """
+
+    def __init__(self, model, folder: RunFolder | None, *, lr: float, clip: float = 1.0):
+        self.model, self.folder, self.clip = model, folder, clip
+        self.step, self.metrics = 0, []
+        path = last_checkpoint(folder.path) if folder else None
+        if path:
+            load_weights(model, path, device=model.device)
+        self.optimiser = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
+        if path:
+            self.go_on(path)
+        if folder:
+            self.metrics = folder.records(METRICS)[: self.step]
+            folder.keep(METRICS, self.metrics)
+            write_whole(folder.path / TABLE, table(self.metrics))
+
+    def go_on(self, path: Path) -> None:
+        """Takes over optimiser and step of a checkpoint; its weights are loaded already."""
+        parameters = dict(self.model.named_parameters())
+        for place, value in load_file(path / OPTIMISER).items():
+            name, _, key = place.rpartition(".")
+            value = value if key == "step" else value.to(parameters[name].device)
+            self.optimiser.state[parameters[name]][key] = value
+        self.step = read_json(path / POSITION, TrainingError)["step"]
+
+    def save(self) -> None:
+        """A checkpoint of this step in Hugging Face layout, whole or not at all; then the one before goes."""
+        if self.folder and not (self.folder.path / checkpoint_name(self.step)).exists():
+            path = self.folder.write_folder(checkpoint_name(self.step), self.fill)
+            for other in self.folder.path.glob("step-*"):
+                if other != path:
+                    shutil.rmtree(other, ignore_errors=True)
+
+    def fill(self, path: Path) -> None:
+        save_checkpoint(self.model, path)
+        states = ((name, self.optimiser.state[p]) for name, p in self.model.named_parameters())
+        tensors = {f"{name}.{key}": value.cpu().contiguous() for name, s in states for key, value in s.items()}
+        (path / OPTIMISER).write_bytes(save(tensors))
+        (path / POSITION).write_text(json.dumps({"step": self.step}) + "\n", encoding="utf-8")
+
+    def update(self, lr: float | None = None) -> float:
+        """One step of the optimiser along the gradients gathered so far, which are then gone.
+
+        Returns their norm before it is clipped. Raises TrainingError, before any weight has changed, where it is not
+        finite.
+        """
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        if not torch.isfinite(norm):
+            raise TrainingError(f"step {self.step}: the gradient's norm is {norm.item()}; the weights are as before it")
+        if lr is not None:
+            self.optimiser.param_groups[0]["lr"] = lr
+        self.optimiser.step()
+        self.optimiser.zero_grad()
+        return norm.item()
+
+    def run(
+        self, one_step: Callable, *, steps: int, minutes=None, save_every=10, progress=False, show=()
+    ) -> list[dict]:
+        """Calls `one_step(number)`, which trains and returns its metrics, until so many `steps` are done or so many
+        `minutes` were spent on them, those before a kill included; a step once begun is finished.
+
+        Ctrl-C lets the step end, saves and raises KeyboardInterrupt; a second one doesn't wait. `show` names the
+        metrics for the progress bar. Returns `metrics`: a record a step, with its number (from 0) and seconds.
+        """
+        self.model.requires_grad_(True)
+        spent = sum(record["seconds"] for record in self.metrics)
+        bar = tqdm(total=steps, initial=self.step, unit="step", disable=not progress)
+        with patient() as asked, reference_kernels(), bar:
+            while self.step < steps and not asked and (minutes is None or spent < 60 * minutes):
+                began = perf_counter()
+                metrics = {"step": self.step, **one_step(self.step)}
+                metrics["seconds"] = perf_counter() - began
+                spent += metrics["seconds"]
+                self.step += 1
+                self.note(metrics)
+                bar.set_postfix({name: f"{metrics[name]:.4g}" for name in show}, refresh=False)
+                bar.update()
+                if self.step % save_every == 0:
+                    self.save()
+            self.save()
+        self.model.requires_grad_(False)
+        if asked:
+            if self.folder:
+                say(f"{self.folder.path}: saved after {self.step} steps; the same again goes on from there")
+            raise KeyboardInterrupt
+        return self.metrics
+
+    def note(self, metrics: dict) -> None:
+        """Adds a step's record to metrics.jsonl and metrics.csv."""
+        self.metrics.append(metrics)
+        if self.folder:
+            self.folder.append(METRICS, metrics)
+            write_whole(self.folder.path / TABLE, table(self.metrics))
+
+
+@contextmanager
+def patient() -> Iterator[list]:
+    """Inside, the first Ctrl-C is noted in the list; the next one interrupts."""
+    asked, before = [], signal.getsignal(signal.SIGINT)
+
+    def note(*_) -> None:
+        asked.append(True)
+        signal.signal(signal.SIGINT, before)
+        tqdm.write("qwenlab: this step is finished first; Ctrl-C once more stops at once", file=sys.stderr)
+
+    listening = callable(before) and threading.current_thread() is threading.main_thread()
+    try:
+        if listening:
+            signal.signal(signal.SIGINT, note)
+        yield asked
+    finally:
+        if listening:
+            signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def reference_kernels() -> Iterator[None]:
+    """Inside, F.linear computes every product, or what QWENLAB_LINEAR names: kernels chosen by measuring differ in the
+    last bits, so the same seed wouldn't give the same weights twice."""
+    before = linear.forced() or ""
+    os.environ["QWENLAB_LINEAR"] = before or "linear"
+    linear.known.clear()
+    try:
+        yield
+    finally:
+        os.environ["QWENLAB_LINEAR"] = before
+        linear.known.clear()
+
+
+def checkpoint_name(step: int) -> str:
+    return f"step-{step:06}"
+
+
+def table(records: list[dict]) -> str:
+    """Records of numbers with the same names as CSV."""
+    return "".join(",".join(map(str, line)) + "\n" for line in [*records[:1], *(r.values() for r in records)])
+
+
+def last_checkpoint(path) -> Path | None:
+    """The newest whole checkpoint in a run's folder, which `qwenlab.load` reads; None where there is none yet."""
+    names = sorted(p for p in Path(path).glob("step-*") if p.suffix != PART)
+    return names[-1] if names else None
+
+
+def read_metrics(folder) -> list[dict]:
+    """The records of a training so far, a step each. Raises TrainingError where the folder has none."""
+    path = Path(folder) / METRICS
+    lines = text_of(path, TrainingError).splitlines()
+    if not lines:
+        raise TrainingError(f"{path}: no step was finished yet")
+    return [json_value(line, f"{path} line {number}", TrainingError) for number, line in enumerate(lines, 1)]
+
+
+def run_settings(model, problems: Sequence, **options) -> dict:
+    """The settings of a run's folder: the options, and what else its numbers follow from. Model and problems (JSON
+    values) as 16 letters that change with any of their numbers. Raises TrainingError unless the model is float32."""
+    if model.dtype != torch.float32:
+        raise TrainingError(f"the model is {model.dtype}, expected torch.float32: others round small updates away")
+    digest = hashlib.sha256()
+    for _, parameter in sorted(model.named_parameters()):
+        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy())
+    data = hashlib.sha256(json.dumps(problems, sort_keys=True).encode())
+    machine = {"device": str(model.device), "threads": torch.get_num_threads(), "kernel": linear.forced() or "linear"}
+    return {"model": digest.hexdigest()[:16], "problems": data.hexdigest()[:16], **options, **machine}
+
+
+def token_logprobs(model, input_ids, attention_mask, wanted, *, temperature=1.0, piece=None) -> Tensor:
+    """Log-probability of each `wanted` token under softmax(logits / temperature) given those before it in its row.
+
+    input_ids (B, T) int64; attention_mask (B, T) bool, True = real, None = all; wanted (B, T) bool, of real tokens
+    with a real one right before them. Pads may stand on either side. Returns (B, T) float32, 0 where not wanted.
+
+    The logits are computed `piece` tokens at a time (None: as many as make 2**25 numbers), and in training once more
+    as their gradients are: all logits of 4 x 1,100 tokens of a vocabulary of 151,936 would be 2.7 GB, several times.
+    Raises ValueError naming the row.
+    """
+    before = torch.ones_like(wanted) if attention_mask is None else attention_mask.bool()
+    wrong = wanted.clone()
+    wrong[:, 1:] &= ~(before[:, 1:] & before[:, :-1])
+    if wrong.any():
+        row, column = wrong.nonzero()[0].tolist()
+        raise ValueError(f"row {row}: the wanted token {column} is a pad, or has no real token right before it")
+    if not temperature > 0:
+        raise ValueError(f"temperature is {temperature!r}, expected a number above 0")
+
+    def score(hidden: Tensor, ids: Tensor) -> Tensor:
+        return -F.cross_entropy(model.logits(hidden) / temperature, ids, reduction="none")
+
+    wanted, ids = wanted[:, 1:].to(model.device), input_ids[:, 1:].to(model.device)
+    hidden = model(input_ids, attention_mask, hidden_only=True)[:, :-1][wanted]  # (N, hidden) of the tokens before
+    piece = piece or max(1, LOGITS // model.config.vocab_size)
+    pieces = list(zip(hidden.split(piece), ids[wanted].split(piece), strict=True))
+    again = torch.is_grad_enabled() and len(pieces) > 1
+    scores = [checkpoint(score, *x, use_reentrant=False) if again else score(*x) for x in pieces]
+    out = hidden.new_zeros(input_ids.shape, dtype=torch.float32)  # (B, T)
+    out[:, 1:][wanted] = torch.cat(scores) if scores else hidden.new_zeros(0)
+    return out
