@@ -1,4 +1,4 @@
-"""A small stand-in for the Hugging Face hub: what `snapshot_download` asks of it, over plain HTTP on 127.0.0.1."""
+"""A small stand-in for the Hugging Face hub: what its two downloads ask of it, over plain HTTP on 127.0.0.1."""
 
 import contextlib
 import hashlib
@@ -31,7 +31,9 @@ def hub(repositories: dict[str, Path], gated=(), cut=()):
         def do_GET(self):
             path = self.path.partition("?")[0]
             requests.append(f"{self.command} {path}")
-            match = re.fullmatch(r"/(?:api/models/)?([^/]+/[^/]+)(?:/(revision|tree|resolve)/([^/]+)(?:/(.+))?)?", path)
+            match = re.fullmatch(
+                r"/(?:api/models/|datasets/)?([^/]+/[^/]+)(?:/(revision|tree|resolve)/([^/]+)(?:/(.+))?)?", path
+            )
             name, kind, file = (match[1], match[2], match[4]) if match else (None, None, None)
             if name in gated:
                 return self.refuse(403, "GatedRepo")

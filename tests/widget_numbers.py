@@ -9,6 +9,8 @@ from functools import cache
 
 import torch
 import widget_memory
+import widget_prefix
+import widget_queue
 import widget_seats
 
 import qwenlab
@@ -176,6 +178,8 @@ EXPECTED = {
     "06-hiding-padding": [widget_memory.pads],
     "07-batched-generation": [steps],
     "08-early-stop": [widget_seats.seats],
+    "09-continuous-batching": [widget_queue.queue],
+    "10-shared-prefix": [widget_prefix.prefix],
 }
 
 

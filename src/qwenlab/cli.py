@@ -1,5 +1,5 @@
 """The command line. `qwenlab generate` answers a file of prompts in batches, `qwenlab chat` talks, `qwenlab bench`
-measures speed.
+measures speed, `qwenlab evaluate` and `qwenlab vote` answer problems and grade.
 
 Commands import what they need when they run, so that `qwenlab --help` answers at once.
 """
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from qwenlab import __version__
-from qwenlab.commands import training
+from qwenlab.commands import distilling, evaluating, training
 from qwenlab.commands.common import (
     MaxNewTokens,
     ModelName,
@@ -177,6 +177,8 @@ def measure(
         print(json.dumps({"model": model, **asdict(result)}), flush=True)
 
 
+app.command("traces")(distilling.collect)
+app.command("distill")(distilling.train_student)
 app.command("grpo")(training.grpo)
 app.command("plot")(training.plot)
 
@@ -213,6 +215,10 @@ def conclude(comparisons: list) -> int:
     print(f"largest difference of log-probabilities: {max(comparison.logprobs for comparison in comparisons):.1e}")
     print("  of the new tokens, as the two runs computed them, as long as they agree")
     return 1 if differing else 0
+
+
+app.command("evaluate")(evaluating.evaluate)
+app.command("vote")(evaluating.vote)
 
 
 if __name__ == "__main__":

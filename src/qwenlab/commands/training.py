@@ -91,11 +91,12 @@ def draw(folder: Path, output: Path | None = None) -> None:
     metrics, output = read_metrics(folder), output or folder / PNG
     names = [name for name in metrics[0] if name != "step"]
     figure = Figure(figsize=(12, 2.2 * -(-len(names) // 4)), layout="constrained")
+    figure.suptitle(f"{folder.name}: a point for each step, a line for the mean of ten")
     for place, name in enumerate(names, 1):
         axes = figure.add_subplot(-(-len(names) // 4), 4, place, title=name)
         values = [record[name] for record in metrics]
         smooth = [sum(part) / len(part) for part in (values[max(0, i - 9) : i + 1] for i in range(len(values)))]
-        axes.plot(values, ".", markersize=2, alpha=0.4)
+        axes.plot(values, ".", markersize=3, alpha=0.5)
         axes.plot(smooth)
     figure.savefig(output)
     say(f"{output}: {len(names)} metrics of {len(metrics)} steps")

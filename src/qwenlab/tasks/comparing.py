@@ -1,4 +1,4 @@
-r"""Answers compared as text, by exact arithmetic and part by part: whatever needs no symbolic mathematics."""
+"""Answers compared as text and by exact arithmetic: whatever needs no symbolic mathematics."""
 
 import re
 from fractions import Fraction
@@ -12,9 +12,10 @@ LABEL = re.compile(
 )
 HALF_LABEL = re.compile(r"(?:^|[\s,;~])[A-Za-z]\)\s*[^\s,;]")
 TEXT = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
+# What is written in several ways, in one; what doesn't count, away; `x \in A` gives x a value as `x = A` does.
 REPLACED = [
     (re.compile(r"\\(?:text|mbox|textrm|mathrm)\s*\{\s*(?:and|or)\s*\}"), ","),
-    (re.compile(r"\\!\s*|\\(?:left|right|displaystyle|[bB]igg?[lr]?)(?![a-zA-Z])|[$]"), ""),
+    (re.compile(r"\\!\s*|\\(?:left|right|displaystyle|[bB]igg?[lr]?)(?![a-zA-Z])|\\?[$]"), ""),
     (re.compile(r"\^\s*(?:\\circ(?![a-z])|\{\s*\\circ\s*\})|\\degrees?(?![a-z])|°|\\?%"), ""),
     (re.compile(r"(?<!\\)\\[,;: ]|\\q?quad(?![a-zA-Z])|~|\s+"), " "),
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
@@ -25,15 +26,16 @@ REPLACED = [
     (re.compile("[−–]"), "-"),
 ]
 # What is given a value: x, \theta, f(x), AB, (x, y).
-NAMED = re.compile(r"((?:\\?[a-zA-Z]|\\[a-zA-Z]+|[A-Z]{2})(?:\([a-z]\))?|\([a-z](?:, ?[a-z])+\)) ?= ?(?=[^=])")
-UNIT = re.compile(r"(.+?) ?(\\(?:text|mbox|textrm|mathrm) ?\{[^{}]*\}(?: ?\^ ?\{?[0-9]\}?)?)|([0-9]+)(_ ?\{?[0-9]+\}?)")
+NAMED = re.compile(r"(?:^|(?<=,)) ?((?:\\?[a-zA-Z]|\\[a-zA-Z]+|[A-Z]{2})(?:\([a-z]\))?|\([a-z](?:, ?[a-z])+\)) ?= ?")
+UNIT = re.compile(
+    r"(.+?) ?(\\(?:text|mbox|textrm|mathrm) ?\{[^{}0-9,;:]*\}(?: ?\^ ?\{?[0-9]\}?)?)|([0-9]+)(_ ?\{?[0-9]+\}?)"
+)
 WHOLE = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
 DECIMAL = rf"(?:{WHOLE}(?:\.[0-9]*)?|\.[0-9]+)"
-FRACTION = re.compile(rf"\\frac ?(?:\{{ ?(-?{DECIMAL}) ?\}}|([0-9])) ?(?:\{{ ?({DECIMAL}) ?\}}|([0-9]))")
+FRACTION = re.compile(rf"\s*\\frac ?(?:\{{ ?(-?{DECIMAL}) ?\}}|([0-9])) ?(?:\{{ ?({DECIMAL}) ?\}}|([0-9]))")
 NUMBER = re.compile(rf"([-+]?) ?(?:([0-9]+) (?=[0-9]+ ?/))?(-?{DECIMAL})(?: ?/ ?({DECIMAL}))?")
-WORDS = re.compile(r"[a-zA-Z ]{4,}")
-# Brackets which differ, or lists of another length, may still be the same where one of these stands for more.
-SPREAD = re.compile(r"[<>±]|\\(?:pm|mp|le|ge|lt|gt|ne|cup)(?![a-zA-Z])")
+# What is said, not calculated: a word in \text{} that is no unit, or nothing but letters, four or more.
+WORDS = re.compile(r".*\\(?:text|mbox) ?\{[^{}]*[a-zA-Z]{2}.*|[a-zA-Z ]{4,}")
 
 
 def refused(text: str) -> bool:
@@ -59,37 +61,8 @@ def tidy(text: str) -> str:
     return text.strip().removesuffix(".").strip()
 
 
-def compare(answer: str, gold: str) -> bool | tuple[list[str], list[str], bool]:
-    """The verdict on two tidied texts, or what is left to compare: answers, golds, and if their order counts."""
-    if len(split(answer)) == len(split(gold)) == 1:
-        answer, gold = bare(answer, gold)
-        verdict = same(answer, gold)
-        if verdict is not None:
-            return verdict
-    (brackets, answers), (others, golds) = parts(answer), parts(gold)
-    if brackets != others or len(answers) != len(golds):
-        return ([answer], [gold], True) if SPREAD.search(answer) or SPREAD.search(gold) else False
-    if brackets:
-        verdicts = [same(*pair) for pair in zip(answers, golds, strict=True)]
-        if False in verdicts:
-            return False
-        left = [i for i, verdict in enumerate(verdicts) if verdict is None]
-        answers, golds = [answers[i] for i in left], [golds[i] for i in left]
-    else:
-        for one in answers[:]:
-            twin = next((other for other in golds if same(one, other)), None)
-            if twin is not None:
-                answers.remove(one)
-                golds.remove(twin)
-    if not answers:
-        return True
-    pairs = [bare(*pair) for pair in zip(answers, golds, strict=True)]
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs], bool(brackets)
-
-
 def same(answer: str, gold: str) -> bool | None:
-    """The verdict on one value against another; None where only mathematics can tell."""
-    answer, gold = bare(answer, gold)
+    """The verdict on two tidied texts; None where only mathematics can tell."""
     if equation(answer) != equation(gold):
         return False
     (answer, unit), (gold, other) = measured(answer), measured(gold)
@@ -106,18 +79,14 @@ def same(answer: str, gold: str) -> bool | None:
     return one.casefold() == two.casefold() if worded else None
 
 
-def bare(answer: str, gold: str) -> tuple[str, str]:
-    """Both without the variable in front that only one of them names, or both."""
-    named, other = NAMED.match(answer), NAMED.match(gold)
-    if named and (other[1] == named[1] if other else not equation(gold)):
-        answer = answer[named.end() :]
-    if other and (other[1] == named[1] if named else not equation(answer)):
-        gold = gold[other.end() :]
-    return answer, gold
+def bare(text: str, other: str) -> str:
+    """Without the name that every value in `text` is given, where `other` names nothing or the same."""
+    names, others = set(NAMED.findall(text)), set(NAMED.findall(other))
+    return NAMED.sub("", text) if len(names) == 1 and (names == others or not equation(other)) else text
 
 
 def equation(text: str) -> bool:
-    r"""If an equals sign stands outside brackets; the one in ``\\sum_{n=1}`` doesn't count."""
+    r"""If an equals sign stands outside brackets; the one in ``\sum_{n=1}`` doesn't count."""
     return any(letter == "=" and depth == 0 for letter, depth in zip(text, depths(text), strict=False))
 
 
@@ -126,8 +95,8 @@ def measured(text: str) -> tuple[str, str]:
     match = UNIT.fullmatch(text)
     if not match:
         return text, ""
-    unit = re.sub("[ {}]", "", TEXT.sub(r"\1", match[2] or match[4]))
-    return match[1] or match[3], unit.casefold().rstrip("es") or unit  # inch is inches
+    unit = TEXT.sub(r"\1", match[2] or match[4]).casefold()
+    return match[1] or match[3], re.sub(r"[ {}]|(?<=[a-z])e?s(?![a-z])", "", unit)  # inch is inches
 
 
 def squeeze(text: str) -> str:
@@ -141,31 +110,9 @@ def number(text: str) -> Fraction | None:
     match = NUMBER.fullmatch(FRACTION.sub(r" \1\2/\3\4", text).strip())
     if not match:
         return None
-    whole, top, bottom = (Fraction((part or "0").replace(",", "")) for part in match.groups()[1:])
-    if match[4] is not None:
-        if bottom == 0:
-            return None
-        top /= bottom
-    return (whole + top) * (-1 if match[1] == "-" else 1)
-
-
-def parts(text: str) -> tuple[str, list[str]]:
-    r"""The brackets that count, as in ``(1,2]``, and what stands between them. A set ``\{1,2\}`` is a list."""
-    if text[:2] == r"\{" and text[-2:] == r"\}" and min(depths(text)[2:-1]) > 0:
-        return "", split(text[2:-2])
-    if text[:1] in tuple("([") and text[-1:] in tuple(")]") and min(depths(text)[1:-1]) > 0:
-        inner, brackets = split(text[1:-1]), text[0] + text[-1]
-        return ("" if len(inner) == 1 and brackets == "()" else brackets), inner
-    return "", split(text)
-
-
-def split(text: str) -> list[str]:
-    """At the commas outside brackets; those of a number don't count."""
-    if number(NAMED.sub("", text, count=1)) is not None:
-        return [text]
-    depth, start, pieces = depths(text), 0, []
-    for i, letter in enumerate(text + ","):
-        if letter == "," and (depth[i] <= 0 or i == len(text)):
-            pieces.append(text[start:i].strip())
-            start = i + 1
-    return pieces
+    whole, top, bottom = (
+        Fraction((part or default).replace(",", "")) for part, default in zip(match.groups()[1:], "001", strict=True)
+    )
+    if bottom == 0:
+        return None
+    return (whole + top / bottom) * (-1 if match[1] == "-" else 1)

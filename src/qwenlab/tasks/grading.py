@@ -2,7 +2,7 @@
 
 import re
 
-from qwenlab.tasks.comparing import compare, refused, tidy
+from qwenlab.tasks.comparing import bare, refused, same, tidy
 from qwenlab.tasks.symbolic import WORKER
 
 OPEN, CLOSE = "<think>", "</think>"
@@ -75,19 +75,20 @@ def grade(answer: str | None, gold: str) -> bool:
     - more than 300 characters, or brackets nested more than 30 deep, on either side;
     - lettered choices beside values, ``A) 1, B) 2``. A letter alone is an answer: ``(C)`` is ``C``.
 
-    Then both are tidied. Spaces, dollar and per cent signs, degrees, sizes of brackets and a full stop don't count
-    (so 50\% is 50, and not 0.5), ``1,234`` and ``1{,}234`` are 1234, ``016`` is 16, ``2\frac12`` and ``2 1/2`` are 5/2.
+    Then both are tidied. Spaces, dollar and per cent signs, degrees, the size of brackets and a full stop don't count:
+    50\% is 50, and not 0.5. ``1,234`` and ``1{,}234`` are 1234, ``016`` is 16, ``2\frac12`` and ``2 1/2`` are 5/2.
 
-    - ``x=5`` and ``x \in [0,1]`` are 5 and [0,1] where the other side names no variable. Other equations equal only
-      equations: ``2x+z=1`` is not 1, ``n=3k`` is not 3.
-    - A unit in ``\text{}`` or the base of ``52_8`` may be left out, but two that are named must agree.
+    - ``x=5`` and ``x \in [0,1]`` are 5 and [0,1] where the other side names no variable, or the same. Other equations
+      equal only equations: ``2x+z=1`` is not 1, ``n=3k`` is not 3.
+    - A unit in ``\text{}`` and the base of ``52_8`` may be left out, but two that are named must agree.
     - Numbers compare exactly: 0.75 is 3/4, 33.3 is not 100/3.
     - Words compare letter by letter, large or small: ``\text{Even}`` is ``even``, ``seat`` is not ``east``.
-    - ``(1,2)`` and ``[1,2)`` need the same brackets and the same order; ``1,2``, ``\{1,2\}`` and ``1 \text{ and } 2``
-      are lists, where the order doesn't count.
-    - The rest goes to math-verify (Hugging Face), which parses LaTeX and simplifies the difference with SymPy. A
-      decimal beside something irrational has to agree with it to six places. This happens in a process of its own,
-      started at the first such pair and shared by all threads; where one second or 1 GiB don't suffice it is False.
+    - The rest goes to math-verify (Hugging Face), which parses LaTeX and simplifies with SymPy. ``(1,2)`` and ``[1,2)``
+      keep their order and brackets; ``1,2``, ``\{1,2\}`` and ``1 \text{ and } 2`` are sets, also equal to
+      ``1.5 \pm 0.5``. A decimal beside something that is no plain number must agree with it to six places.
+
+    math-verify works in a process of its own, started at the first answer that needs it, shared by all threads and
+    ended with this one. What takes it more than a second or 1 GiB is False.
 
     grade(a, b) is grade(b, a). Raises GradingError only where that process can't be started.
     """
@@ -97,5 +98,7 @@ def grade(answer: str | None, gold: str) -> bool:
         return True
     if refused(answer) or refused(gold):
         return False
-    verdict = compare(tidy(answer), tidy(gold))
-    return verdict if isinstance(verdict, bool) else WORKER.matches(*verdict)
+    one, two = tidy(answer), tidy(gold)
+    one, two = bare(one, two), bare(two, one)
+    verdict = same(one, two)
+    return WORKER.equal(one, two) if verdict is None else verdict

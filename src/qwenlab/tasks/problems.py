@@ -61,38 +61,30 @@ def load_problems(source, limit: int | None = None, *, instruction: str | None =
         made = arithmetic_problems(size if limit is None else min(limit, size), split=split)
         asked = instruction or ""
         return [Problem(p.number, p.question, p.answer, str(p.number), {"subject": p.kind}, asked) for p in made]
-    path = fetch() if source == "math500" else Path(source)
-    read = {".json": entries, ".jsonl": lines}.get(path.suffix.lower())
-    if read is None:
-        raise ProblemError(
-            f"no problems {str(source)!r}: expected {', '.join(TINY)}, math500, or a .json or .jsonl file"
-        )
     problems, places = [], {}
-    for place, record in read(path):
+    for place, record in records(fetch() if source == "math500" else Path(source)):
         problem = from_record(len(problems), record, place, BOXED if instruction is None else instruction)
         if problem.id in places:
             raise ProblemError(f"{place}: id {problem.id!r} once more, as in {places[problem.id]}")
         places[problem.id] = place
         problems.append(problem)
     if not problems:
-        raise ProblemError(f"{path}: no problem in it")
+        raise ProblemError(f"{source}: no problem in it")
     return problems[:limit]
 
 
-def lines(path: Path):
-    """(place, value) of each line that is not blank."""
-    for number, line in enumerate(text_of(path, ProblemError).split("\n"), 1):
-        if line.strip():
-            yield f"{path} line {number}", json_value(line, f"{path} line {number}", ProblemError)
-
-
-def entries(path: Path):
+def records(path: Path) -> list[tuple[str, object]]:
+    """(place, value) of each entry of a list, or of each line that is not blank."""
+    if path.suffix.lower() not in (".json", ".jsonl"):
+        raise ProblemError(f"no problems {str(path)!r}: expected {', '.join(TINY)}, math500, or a .json or .jsonl file")
     text = text_of(path, ProblemError)
+    if path.suffix.lower() == ".jsonl":
+        lines = [(f"{path} line {number}", line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+        return [(place, json_value(line, place, ProblemError)) for place, line in lines]
     values = json_value(text, str(path), ProblemError) if text.strip() else []
     if not isinstance(values, list):
         raise ProblemError(f"{path}: expected a list of objects, found {type(values).__name__}")
-    for number, value in enumerate(values, 1):
-        yield f"{path} entry {number}", value
+    return [(f"{path} entry {number}", value) for number, value in enumerate(values, 1)]
 
 
 def from_record(number: int, record, place: str, instruction: str) -> Problem:

@@ -125,7 +125,7 @@ def grpo(
             "reward": rewards.mean().item(),
             "cut_off": sum(request.stop_id is None for request in result) / len(result),
             "length": result.stats.sampled_tokens / len(result),
-            "silent": 1 - taught.double().mean().item(),
+            "silent": (~taught).double().mean().item(),
             **told,
             "gradient_norm": norm,
             "tokens_per_second": result.stats.tokens_per_second,

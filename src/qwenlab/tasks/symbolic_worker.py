@@ -2,13 +2,13 @@ r"""The process in which math-verify works: one question a line on stdin, one re
 
 `symbolic.Worker` starts it by its path, so it imports nothing of qwenlab. Its argument is the limit in seconds.
 
-    ""                                                  ready, or why not: math-verify doesn't load
-    [["2\\sqrt3", "1"], ["1", "\\sqrt{12}"], false]     asked: answers, golds, and if their order counts
-    true                                                the reply
+    ""                                  ready, or why not: math-verify doesn't load
+    ["2\\sqrt3", "\\sqrt{12}"]          asked: are these two the same?
+    true                                the reply
 
-Where the system can fork, a child does the work, and a timer of the system ends it at the limit, whatever it hangs
-in; the next child is there in no time, since math-verify is loaded already. Both end when stdin closes, as it does
-when the process that asks is gone, however that ended.
+A child does the work, and a timer of the system ends it at the limit, whatever it hangs in. The next child is there in
+no time, since math-verify is loaded already. Both end when stdin closes, as it does when the process that asks is
+gone, however that ended.
 """
 
 import json
@@ -16,11 +16,13 @@ import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 
 # Bytes of address space: what asks for more gets a MemoryError, not the machine's memory.
 SPACE = 2**30
-# kB at most that a child may grow above what it started with, and the exit status that says it has.
-GROWTH, GROWN = 100_000, 3
+# How far a child may grow above what it started with, as `getrusage` counts it (kB, on macOS bytes), before the next
+# one takes over; and the exit status which says that.
+GROWTH, GROWN = 100_000 * (1024 if sys.platform == "darwin" else 1), 3
 
 
 def equal(a: str, b: str) -> bool:
@@ -34,41 +36,25 @@ def equal(a: str, b: str) -> bool:
     return bool(verify(left, right, timeout_seconds=None, allow_set_relation_comp=True))
 
 
-def matches(answers: list[str], golds: list[str], ordered: bool) -> bool:
-    """One to one: each in its place or, if not `ordered`, each with a gold of its own."""
-    for answer in answers:
-        hit = next((i for i, gold in enumerate(golds[:1] if ordered else golds) if equal(answer, gold)), None)
-        if hit is None:
-            return False
-        golds = golds[:hit] + golds[hit + 1 :]
-    return not golds
+def serve(reply, limit: float) -> int:
+    """Answers until stdin closes: 0; or until this process has grown too large: GROWN."""
+    import resource
 
+    def peak() -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-def peak() -> int:
-    """The most memory that this process ever held, in kB; 0 where the system doesn't say."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform == "darwin" else 1)
-
-
-def serve(reply, limit: float) -> bool:
-    """Answers until stdin closes, or until this process has grown too large: then True."""
     rest = peak()
     for line in sys.stdin:
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, limit)
+        signal.setitimer(signal.ITIMER_REAL, limit)
         try:
-            right = matches(*json.loads(line))
+            right = equal(*json.loads(line))
         except Exception:  # RecursionError and MemoryError too
             right = False
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         reply(right)
         if peak() - rest > GROWTH:
-            return True
-    return False
+            return GROWN
+    return 0
 
 
 def main(limit: float) -> None:
@@ -79,26 +65,23 @@ def main(limit: float) -> None:
 
     logging.disable(logging.CRITICAL)
     try:
-        equal(r"\frac{1}{2}", "x")  # the first question takes a tenth of a second more
-    except Exception as problem:
-        return reply(f"{type(problem).__name__}: {problem}")
-    reply("")
-    if not hasattr(os, "fork"):
-        serve(reply, limit)
-        return
-    import resource
+        import resource
 
+        equal("2x=4", r"x=\frac{4}{2}")  # makes parser and solver ready, once for all children
+    except Exception as problem:  # Windows has no `resource`
+        return reply(f"{type(problem).__name__}: {problem}")
+    with suppress(OSError, ValueError):  # macOS
+        resource.setrlimit(resource.RLIMIT_AS, (SPACE, SPACE))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends a child
-    resource.setrlimit(resource.RLIMIT_AS, (SPACE, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    while True:
+    reply("")
+    status = GROWN
+    while status in (GROWN, -signal.SIGALRM):
         child = os.fork()
         if not child:
-            os._exit(GROWN if serve(reply, limit) else 0)
+            os._exit(serve(reply, limit))
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status == -signal.SIGALRM:
             reply(False)
-        elif status != GROWN:
-            return
 
 
 if __name__ == "__main__":

@@ -1,0 +1,217 @@
+"""The four workloads one by one and batched, on this machine, beside what others published of two others.
+
+Every run has a process of its own, so that its peak of memory is its own too.
+"""
+
+import json
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from qwenlab.batching.generation import generate
+from qwenlab.bench.roofline import synchronise
+from qwenlab.bench.timing import Spread, alternate, in_columns, machine_name
+from qwenlab.errors import QwenlabError, whole
+
+STATUS = Path("/proc/self/status")
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Published:
+    """What rasbt/reasoning-from-scratch (GitHub) reports of Qwen3-0.6B: minutes one by one and batched on two
+    machines, gigabytes one by one and batched. A second table there gives 185.4 and 14.6 minutes (batch 128) for the
+    H100's evaluation."""
+
+    batch: int
+    h100: tuple[float, float]
+    spark: tuple[float, float]
+    gigabytes: tuple[float, float]
+
+
+PUBLISHED = {
+    "evaluation": Published(64, (90.0, 16.0), (174.7, 108.4), (1.8, 23.4)),
+    "self-consistency": Published(3, (252.0, 129.0), (340.8, 243.3), (1.8, 2.5)),
+    "grpo": Published(4, (68.0, 19.0), (63.7, 23.1), (43.4, 44.9)),
+    "distillation": Published(4, (10.9, 9.1), (32.8, 28.2), (8.3, 8.3)),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One task in one mode. `seconds` of the work alone; `tokens` that it sampled or trained on; `memory` in bytes:
+    the highest that the process (on a GPU: the device) held, `loaded` the same before the work began."""
+
+    task: str
+    batch: int
+    seconds: Spread
+    tokens: int
+    memory: int
+    loaded: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The runs, two a task, one by one first. `print(comparison)` is the table, `json()` one line."""
+
+    model: str
+    runs: list[Run]
+    machine: str
+    torch_version: str
+    dtype: str
+    problems: int
+    max_new_tokens: int
+    repeats: int
+
+    def __str__(self) -> str:
+        head = ["task", "mode", "batch", "memory, GiB", "time, s", "gain"]
+        table = [[*head, "H100, min", "gain", "DGX Spark, min", "gain", "their GB"]]
+        for single, batched in zip(self.runs[::2], self.runs[1::2], strict=True):
+            theirs = PUBLISHED[single.task]
+            for i, run in enumerate((single, batched)):
+                ours = [single.task, ("one by one", "batched")[i], str(run.batch), f"{run.memory / GIB:.2f}"]
+                ours += [f"{run.seconds:.1f}", gain(single.seconds.median, run.seconds.median)]
+                pairs = [(f"{minutes[i]:.1f}", gain(minutes[0], minutes[i])) for minutes in (theirs.h100, theirs.spark)]
+                table.append([*ours, *pairs[0], *pairs[1], f"{theirs.gigabytes[i]:.1f}"])
+        lines = [
+            f"{self.model}: {self.machine}, torch {self.torch_version}, {self.dtype}; median of {self.repeats} "
+            "(lowest–highest)",
+            f"{self.problems} problems, at most {self.max_new_tokens} new tokens an answer; a quarter of the problems "
+            "for self-consistency and grpo",
+            "memory: the highest of the process, or of the GPU; published: Qwen3-0.6B, rasbt/reasoning-from-scratch, "
+            f"evaluation at batch {PUBLISHED['evaluation'].batch}",
+        ]
+        return "\n".join([*lines, "", *in_columns(table)])
+
+    def json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def gain(before: float, after: float) -> str:
+    return f"{before / after:.1f}x"
+
+
+def compare_workloads(
+    model: str = "tiny",
+    problems: int = 128,
+    *,
+    data: str = "tiny-test",
+    tasks: Sequence[str] = tuple(PUBLISHED),
+    batch_size: int = 64,
+    max_new_tokens: int = 256,
+    repeats: int = 1,
+    threads: int | None = None,
+    dtype=None,
+    device=None,
+    progress: bool = False,
+) -> Comparison:
+    """Runs each task one by one and batched, the same work both ways, and clocks it.
+
+    evaluation answers `problems` problems of `data` greedily, `batch_size` at once. self-consistency draws 3 samples
+    for a quarter of them, grpo trains one step on 4 rollouts each; distillation trains an epoch on the model's own
+    answers, in steps of 4 rows: these have the batch of the published table. Modes take turns. Loading, the traces
+    and a first short answer aren't clocked. The model isn't changed: each run loads its own.
+
+    Raises ValueError for an unknown task or a count below 1 (problems: 4), and QwenlabError saying what a run said.
+    """
+    whole(problems, "problems", 4), whole(repeats, "repeats", 1), whole(batch_size, "batch_size", 2)
+    unknown = [task for task in tasks if task not in PUBLISHED]
+    if unknown or not tasks:
+        raise ValueError(f"tasks has {unknown or 'nothing'}, expected some of {', '.join(PUBLISHED)}")
+    common = {"model": model, "problems": problems, "data": data, "cap": whole(max_new_tokens, "max_new_tokens", 1)}
+    common |= {
+        "threads": threads,
+        "dtype": dtype and str(dtype).removeprefix("torch."),
+        "device": device and str(device),
+    }
+    sizes = {task: batch_size if task == "evaluation" else PUBLISHED[task].batch for task in tasks}
+    cases = [(task, batch) for task in tasks for batch in (1, sizes[task])]
+    readings = alternate(lambda case: in_a_process(case, common), cases, repeats, warm_up=0, progress=progress)
+    runs = [
+        Run(
+            *case,
+            Spread.of(told["seconds"] for told in all_told),
+            all_told[0]["tokens"],
+            max(told["memory"] for told in all_told),
+            all_told[0]["loaded"],
+        )
+        for case, all_told in readings.items()
+    ]
+    about = next(iter(readings.values()))[0]
+    return Comparison(
+        model, runs, about["machine"], torch.__version__, about["dtype"], problems, max_new_tokens, repeats
+    )
+
+
+def in_a_process(case: tuple[str, int], common: dict) -> dict:
+    """What `work` tells of a task at a batch size. Raises QwenlabError with the last line that the process said."""
+    asked = json.dumps(common | dict(zip(("task", "batch"), case, strict=True)))
+    run = subprocess.run([sys.executable, "-m", "qwenlab.bench.workloads", asked], capture_output=True, text=True)
+    if run.returncode:
+        said = run.stderr.strip().splitlines() or [f"status {run.returncode}"]
+        raise QwenlabError(f"{case[0]} at batch {case[1]}: {said[-1].removeprefix('qwenlab: ')}")
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def work(*, task, batch, model, problems, data, cap, threads, dtype, device) -> dict:
+    """One task at one batch size in this process: seconds, tokens, and bytes of memory before and at the highest."""
+    from qwenlab.console import use_threads
+    from qwenlab.model.loading import load
+    from qwenlab.tasks import distill, evaluate, grpo, load_problems, self_consistency
+    from qwenlab.tasks.problems import problem_prompts
+    from qwenlab.tasks.traces import Trace
+
+    use_threads(threads)
+    dtype = dtype or ("float32" if task in ("grpo", "distillation") else None)
+    network, tokenizer = load(model, dtype, device)
+    asked = load_problems(data, limit=problems)
+    few, traces = asked[: len(asked) // 4], []
+    prompts = problem_prompts(tokenizer, asked)
+    if task == "distillation":
+        answers = generate(network, prompts, max_new_tokens=cap, slots=16)
+        texts = [tokenizer.decode(request.token_ids) or "?" for request in answers]
+        traces = [Trace(problem, text) for problem, text in zip(asked, texts, strict=True)]
+    generate(network, prompts[:batch], max_new_tokens=2)
+    synchronise(network.device)
+    loaded, began = peak_memory(network.device), perf_counter()
+    match task:
+        case "evaluation":
+            told = evaluate(network, tokenizer, asked, batch_size=batch, max_new_tokens=cap)
+            tokens = told.sampled_tokens
+        case "self-consistency":
+            told = self_consistency(network, tokenizer, few, samples=3, batch_size=batch, max_new_tokens=cap)
+            tokens = told.evaluation.sampled_tokens
+        case "grpo":
+            options = {"num_rollouts": 4, "prompts_per_step": len(few), "max_new_tokens": cap}
+            (record,) = grpo(network, tokenizer, few, steps=1, lr=1e-6, batch_size=batch, **options)
+            tokens = round(record["length"] * 4 * len(few))
+        case "distillation":
+            told = distill(network, tokenizer, traces, batch_size=4, micro_batch=batch, held_out=0)
+            tokens = sum(record["tokens"] for record in told.metrics)
+    synchronise(network.device)
+    seconds = perf_counter() - began
+    about = {"machine": machine_name(network.device), "dtype": str(network.dtype).removeprefix("torch.")}
+    return about | {"seconds": seconds, "tokens": tokens, "memory": peak_memory(network.device), "loaded": loaded}
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes at the highest so far: of a GPU what PyTorch held there, else of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    if STATUS.exists():  # not getrusage there: its figure may be that of the process which started this one
+        return int(re.search(r"VmHWM:\s*(\d+) kB", STATUS.read_text())[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on a Mac
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(work(**json.loads(sys.argv[1]))))
+    except (ValueError, MemoryError, torch.OutOfMemoryError) as problem:
+        sys.exit(f"qwenlab: {' '.join(str(problem).split()) or type(problem).__name__}")

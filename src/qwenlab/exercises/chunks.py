@@ -1,0 +1,66 @@
+"""The exercise of lesson 09 on chunks: next-chunk, (size, read, decoding, room) -> start, end, speaks."""
+
+import random
+
+from qwenlab.teach.checking import exercise
+
+
+def next_chunk(size, read, decoding, room):
+    """The part start..end of a prompt that a step of `room` tokens reads beside `decoding` rows that say one each."""
+    end = min(size, read + max(0, room - decoding))
+    return read, end, end == size
+
+
+def _parts():
+    yield "nobody else", (20, 0, 0, 8)
+    yield "three rows decode", (20, 0, 3, 8)
+    yield "some is read already", (20, 5, 3, 8)
+    yield "the last part", (12, 10, 3, 8)
+    yield "the last part just fits", (10, 5, 3, 8)
+    yield "more rows than room", (20, 4, 9, 8)
+    draw = random.Random(11)
+    for _ in range(20):
+        size = draw.randint(1, 60)
+        yield "random steps", (size, draw.randrange(size), draw.randint(0, 12), draw.randint(1, 40))
+
+
+def _ends(end):
+    """A mistaken end(size, read, room that is left)."""
+
+    def part(size, read, decoding, room):
+        last = end(size, read, room - decoding)
+        return read, last, last >= size
+
+    return part
+
+
+def _count(size, read, decoding, room):
+    start, end, speaks = next_chunk(size, read, decoding, room)
+    return start, end - start, speaks
+
+
+exercise(
+    "next-chunk",
+    next_chunk,
+    results=("start", "end", "speaks"),
+    cases=_parts,
+    mistakes=(
+        (lambda *given: (*next_chunk(*given)[:2], True), "a row speaks only once its whole prompt is read."),
+        (lambda size, read, _, room: next_chunk(size, read, 0, room), "rows that decode take a token of room each."),
+        (_count, "end is a place in the prompt, not how many tokens are read."),
+        (
+            lambda size, read, *rest: next_chunk(size, 0, *rest),
+            "what was read in earlier steps is in the state. Go on at `read`.",
+        ),
+        (lambda *given: (*next_chunk(*given)[:2], False), "with its last part a prompt is whole, and the row speaks."),
+        (_ends(lambda size, read, left: read + max(0, left)), "you read past the end of the prompt."),
+        (
+            _ends(lambda size, read, left: min(size, read + left)),
+            "no room is left, and your part ends before it starts. Read nothing in this step.",
+        ),
+        (
+            _ends(lambda size, read, left: min(size, read + max(1, left))),
+            "no room is left for the prompt. It waits for a step that has some.",
+        ),
+    ),
+)

@@ -1,0 +1,78 @@
+"""Many requests answered with what memory there is: how many rows fit, and what to do when they didn't."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from qwenlab.batching.engine import Engine
+from qwenlab.batching.prefix import release, share
+from qwenlab.batching.request import Request
+from qwenlab.batching.results import Stats
+from qwenlab.console import say
+
+MOST_ROWS = 256  # more hardly gains speed, and the last answers wait longer for company
+MEMINFO = Path("/proc/meminfo")
+CHUNK = 256  # tokens of a prompt that a row reads in a step
+
+
+def answers(model, requests: list[Request], rows: int, strategy: str, samples: int, stats: Stats) -> Iterator[Request]:
+    """Runs the requests, at most `rows` at once, and yields each as it has ended.
+
+    Sample k of problem i has index i * samples + k, in that order; some may be missing. Those of one problem read
+    their prompt once. If memory runs out (torch.OutOfMemoryError), half as many rows go on where these were: an
+    answer keeps what it has said. With one row it is raised. `stats` counts the whole.
+    """
+    while requests:
+        engine = Engine(model, min(rows, len(requests)), chunk=CHUNK, strategy=strategy)
+        engine.stats, ended, going = stats, [], True
+        for _, group in groupby(requests, key=lambda request: request.index // samples):
+            share(list(group), samples, everybody=False)
+        for request in requests:
+            request.on_finish = ended.append
+        engine.enter(requests)
+        while going:
+            try:
+                going = engine.step()
+            except torch.OutOfMemoryError:
+                if engine.slots == 1:
+                    raise
+                rows, going = engine.slots // 2, False
+                with tqdm.external_write_mode(file=sys.stderr):
+                    say(f"out of memory with {engine.slots} answers at once; going on with {rows}, nothing is lost")
+            yield from ended
+            ended.clear()
+        requests = [request for request in requests if request.finish_reason is None]
+        for request in requests:
+            release(request)
+        del engine  # its state first, or the memory can't be given back
+        torch.cuda.empty_cache()
+
+
+def rows_that_fit(model, requests: list[Request]) -> int:
+    """How many of the requests can surely run at once in the memory that is free now: 1 to 256.
+
+    An estimate on the safe side, in four fifths of that memory. A row counts its state at three times its longest
+    text (it grows by doubling, and for a moment the old one is there too), what a layer holds while it reads, and its
+    logits with what sampling makes of them.
+    """
+    config, longest = model.config, max(len(request.prompt) + request.cap for request in requests)
+    one, two = (model.new_state(1, capacity).nbytes for capacity in (1, 2))
+    reading = min(CHUNK, longest) * (4 * config.hidden_size + 3 * config.intermediate_size) * model.dtype.itemsize
+    row = 3 * (one + (longest - 1) * (two - one)) + reading + 16 * config.vocab_size
+    return max(1, min(MOST_ROWS, len(requests), int(0.8 * free_memory(model.device) / row)))
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes: what a GPU's driver has left; else what Linux calls available, or half of all that the machine has.
+    A container's own limit isn't known here."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if MEMINFO.exists():
+        return int(re.search(r"MemAvailable: *(\d+) kB", MEMINFO.read_text())[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -1,0 +1,257 @@
+"""Traces: read from files, made by a teacher, and turned into what a student reads."""
+
+import json
+import random
+from types import SimpleNamespace
+
+import pytest
+from helpers import count
+
+import qwenlab
+from qwenlab.tasks import traces
+from qwenlab.tasks.problems import BOXED, Problem, load_problems
+from qwenlab.tasks.run_folder import RunFolderError
+from qwenlab.tasks.traces import Row, TraceError, answer_rows, load_traces, make_traces
+
+STOP, OTHER_STOP = 300, 299
+
+
+def Trace(number, problem, *answer, instruction="", **options):
+    return traces.Trace(Problem(number, problem, "", str(number), {}, instruction), *answer, **options)
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return qwenlab.load("tiny", device="cpu")
+
+
+def write(path, *records):
+    text = json.dumps(records) if path.suffix == ".json" else "".join(json.dumps(r) + "\n" for r in records)
+    path.write_text(text)
+    return path
+
+
+# --- Files -----------------------------------------------------------------------------------------------------------
+
+GOOD = {"problem": "1+1?", "message_thinking": "1+1=2", "message_content": "\\boxed{2}"}
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.jsonl"])
+def test_a_file_of_traces(tmp_path, name):
+    records = [
+        GOOD | {"gtruth_answer": "2"},
+        {"problem": "2+2?", "message_content": "4", "instruction": ""},
+        {"problem": "3+3?", "message_content": "6", "message_thinking": None, "finish_reason": "length"},
+        {"problem": "4+4?", "message_content": "<think>\n4+4=8\n</think>\n\n8", "number": 17, "finish_reason": "stop"},
+    ]
+    assert load_traces(write(tmp_path / name, *records)) == [
+        Trace(0, "1+1?", "\\boxed{2}", "1+1=2", instruction=BOXED),
+        Trace(1, "2+2?", "4", instruction=""),
+        Trace(2, "3+3?", "6", finished=False, instruction=BOXED),
+        Trace(17, "4+4?", "8", "4+4=8", instruction=BOXED),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("t.jsonl", "", "t.jsonl"),
+        ("t.json", "[]", "t.json"),
+        ("t.jsonl", "\n \n", "t.jsonl"),
+        ("t.jsonl", json.dumps(GOOD) + "\n{", "t.jsonl line 2"),
+        ("t.json", "{", "t.json"),
+        ("t.jsonl", json.dumps(GOOD) + "\n[]\n", "t.jsonl line 2"),
+        (
+            "t.jsonl",
+            json.dumps(GOOD) + '\n\n{"problem": "1"}\n',
+            "t.jsonl line 3: message_content is None, expected text",
+        ),
+        ("t.jsonl", json.dumps(GOOD | {"message_content": " "}), "message_content is ' ', expected text"),
+        ("t.jsonl", json.dumps(GOOD | {"message_thinking": 3}), "line 1: message_thinking is 3, expected text"),
+        ("t.jsonl", json.dumps(GOOD | {"problem": None}), "line 1: problem is None, expected text"),
+        ("t.jsonl", json.dumps(GOOD | {"number": -1}), "line 1: number is -1, expected a whole number"),
+        (
+            "t.jsonl",
+            json.dumps({"problem": "1", "message_content": "<think>on and on"}),
+            "line 1: message_content is ''",
+        ),
+    ],
+)
+def test_a_bad_file_is_named_by_line(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError) as caught:
+        load_traces(tmp_path / name)
+    assert message in str(caught.value) and str(tmp_path / name) in str(caught.value) and "\n" not in str(caught.value)
+
+
+# --- What the student reads ------------------------------------------------------------------------------------------
+
+
+class Letters:
+    """A tokenizer whose prompts have 10 ids, and one id a character behind them. `opened`: they end in <think>."""
+
+    template, pad_id, opened = True, 301, False
+
+    def __init__(self):
+        self.control = {"<think>": 310, "</think>": 311}
+
+    def chat(self, messages, thinking=True):
+        return [*range(1, 10), 310 if self.opened and thinking else 10]
+
+    def encode(self, text):
+        return [ord(letter) for letter in text]
+
+    def decode(self, ids):
+        return "".join({310: "<think>", 311: "</think>"}.get(id, "x") for id in ids)
+
+    def next_turn(self, text):
+        return [STOP, 10, OTHER_STOP]
+
+
+MODEL = SimpleNamespace(stop_ids=frozenset([OTHER_STOP, STOP]))
+
+
+def spell(text):
+    return [ord(letter) for letter in text]
+
+
+def test_the_first_max_length_tokens_are_kept():
+    """Prompt 10, answer 3 with its stop. A cut answer keeps its first tokens and gets no made-up stop."""
+    trace = Trace(7, "?", "ab")
+    answers = {13: [*spell("ab"), STOP], 12: spell("ab"), 11: spell("a"), 500: [*spell("ab"), STOP]}
+    for length, answer in answers.items():
+        rows, dropped = answer_rows(MODEL, Letters(), [trace], length)
+        assert rows == [Row([*range(1, 11), *answer], 10)] and dropped == []
+    for length in (1, 8, 10):
+        with pytest.raises(TraceError, match=f"none of 1 traces has a token of its answer within {length} tokens"):
+            answer_rows(MODEL, Letters(), [trace], length)
+
+
+def test_rows_without_an_answer_token_are_dropped_by_name():
+    class Longer(Letters):
+        def chat(self, messages, thinking=True):
+            return [5] * len(messages[0]["content"])
+
+    given = [Trace(3, "?" * 12, "a"), Trace(4, "?" * 10, "a"), Trace(9, "?" * 11, "a")]
+    rows, dropped = answer_rows(MODEL, Longer(), given, 11)
+    assert rows == [Row([5] * 10 + spell("a"), 10)] and dropped == [3, 9]
+
+
+def test_what_a_teacher_never_finished_has_no_stop():
+    rows, _ = answer_rows(MODEL, Letters(), [Trace(0, "?", "ab", finished=False), Trace(1, "?", "ab")], 99)
+    assert [row.ids[10:] for row in rows] == [spell("ab"), [*spell("ab"), STOP]]
+
+
+def test_thinking_stands_in_its_block():
+    given = [Trace(0, "?", "b</think>", "a<think>")]  # marks in a text stay text
+    [row] = answer_rows(MODEL, Letters(), given, 99)[0]
+    assert row.ids[10:] == [310, *spell("\na<think>\n"), 311, *spell("\n\nb</think>"), STOP]
+    opened = Letters()
+    opened.opened = True  # as Qwen3.5's prompts end: the answer doesn't open the block again
+    [row] = answer_rows(MODEL, opened, given, 99)[0]
+    assert row.ids[9:] == [310, *spell("a<think>\n"), 311, *spell("\n\nb</think>"), STOP]
+    [row] = answer_rows(MODEL, opened, [Trace(0, "?", "b")], 99)[0]
+    assert row.ids[9:] == [10, *spell("b"), STOP]
+
+
+def test_a_trace_without_thinking_stands_behind_the_prompt_that_asks_for_none(tiny):
+    model, tokenizer = tiny
+    rows, _ = answer_rows(model, tokenizer, [Trace(0, "1+1?", "2"), Trace(1, "1+1?", "2", "1+1=2")], 99)
+    turn = "<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n"
+    assert tokenizer.decode(rows[0].ids) == turn + "<think>\n\n</think>\n\n2<|im_end|>"
+    assert tokenizer.decode(rows[0].ids[rows[0].prompt :]) == "2<|im_end|>"
+    assert tokenizer.decode(rows[1].ids) == turn + "<think>\n1+1=2\n</think>\n\n2<|im_end|>"
+    assert tokenizer.decode(rows[1].ids[rows[1].prompt :]) == "<think>\n1+1=2\n</think>\n\n2<|im_end|>"
+
+
+def test_a_trace_that_cannot_be_encoded_is_named(tiny):
+    with pytest.raises(TraceError, match=r"^trace 5: text holds half a surrogate pair"):
+        answer_rows(*tiny, [Trace(5, "?", "\ud800")], 99)
+
+
+# --- Made by a teacher -----------------------------------------------------------------------------------------------
+
+PROBLEMS = load_problems("tiny-train", limit=count(40, 300))
+
+
+def make(tiny, folder, **options):
+    return make_traces(*tiny, PROBLEMS, folder, **{"max_new_tokens": 128} | options)
+
+
+@pytest.fixture(scope="module")
+def made(tiny, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made") / "run"
+    return folder, make(tiny, folder, temperature=1.0, seed=3)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.glob("*.jsonl")}
+
+
+def test_a_row_holds_the_very_ids_that_the_teacher_said(tiny, tmp_path):
+    """The text goes through the tokenizer again: for what this teacher writes, nothing is lost on that way."""
+    model, tokenizer = tiny
+    given = make(tiny, tmp_path / "run", only_right=False)
+    prompts = [tokenizer.chat([{"role": "user", "content": trace.problem.problem}]) for trace in given]
+    said = qwenlab.generate(model, prompts, max_new_tokens=128)
+    rows, _ = answer_rows(model, tokenizer, given, 4096)
+    assert len(rows) >= 0.9 * len(PROBLEMS)
+    assert [row.ids for row in rows] == [r.prompt + r.token_ids + [r.stop_id] * (r.stop_id is not None) for r in said]
+
+
+def test_only_what_is_right_is_kept(made):
+    folder, given = made
+    kept = [json.loads(line) for line in (folder / "traces.jsonl").read_text().splitlines()]
+    rest = [json.loads(line) for line in (folder / "rejected.jsonl").read_text().splitlines()]
+    assert given == load_traces(folder / "traces.jsonl") and len(kept) == len(given) > len(rest) > 0
+    assert sorted(r["number"] for r in kept + rest) == [p.number for p in PROBLEMS]
+    right = [f"\\boxed{{{r['answer']}}}" in r["message_content"] for r in kept + rest]
+    assert right == [True] * len(kept) + [False] * len(rest)
+
+
+def test_a_problem_s_trace_is_its_own(tiny, made, tmp_path):
+    """Neither the batch nor the other problems change what is sampled for it."""
+    few = make_traces(*tiny, PROBLEMS[7:12], tmp_path / "r", max_new_tokens=128, temperature=1.0, seed=3, slots=2)
+    assert few == [trace for trace in made[1] if 7 <= trace.problem.number < 12]
+
+
+@pytest.mark.parametrize("moment", range(count(4, 20)))
+def test_it_goes_on_after_a_kill(tiny, made, tmp_path, moment):
+    """Whatever part of the files a kill has left, also half a line, the end is the same, byte for byte."""
+    rng, folder = random.Random(moment), tmp_path / "run"
+    folder.mkdir()
+    (folder / "run.json").write_bytes((made[0] / "run.json").read_bytes())
+    for name, content in contents(made[0]).items():
+        lines = content.splitlines(keepends=True)
+        rng.shuffle(lines)
+        left = b"".join(lines)
+        (folder / name).write_bytes(left[: rng.randint(0, len(left))])
+    assert make(tiny, folder, temperature=1.0, seed=3, slots=rng.choice([8, 64])) == made[1]
+    assert contents(folder) == contents(made[0])
+
+
+def test_another_run_s_folder_is_refused(tiny, made):
+    before = contents(made[0])
+    with pytest.raises(RunFolderError, match=r"holds another run \(seed is 3 there, 4 now\)"):
+        make(tiny, made[0], temperature=1.0, seed=4)
+    assert contents(made[0]) == before
+
+
+def test_a_full_disk_is_one_line_and_the_rest_is_safe(tiny, made, tmp_path, monkeypatch):
+    written = traces.RunFolder.append
+
+    def append(self, name, record):
+        if len(self.records("traces.jsonl")) == 5:
+            raise RunFolderError("No space left on device")
+        written(self, name, record)
+
+    monkeypatch.setattr(traces.RunFolder, "append", append)
+    with pytest.raises(RunFolderError, match="No space left"):
+        make(tiny, tmp_path / "run", temperature=1.0, seed=3)
+    monkeypatch.undo()
+    assert make(tiny, tmp_path / "run", temperature=1.0, seed=3) == made[1]
+
+
+def test_a_teacher_that_is_always_wrong_leaves_no_trace(tiny, tmp_path):
+    with pytest.raises(TraceError, match=r"traces\.jsonl"):
+        make(tiny, tmp_path / "run", max_new_tokens=3)
