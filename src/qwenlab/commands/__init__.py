@@ -1,1 +1,1 @@
-"""The commands of `qwenlab`, apart from the first three, which stand in cli.py itself."""
+"""The commands of `qwenlab`, by what they are for. cli.py puts them together."""

@@ -15,6 +15,7 @@ TINY = {"tiny-test": ("held-out", 1000), "tiny-train": ("train", 5000)}
 MATH500 = {"repo_id": "HuggingFaceH4/MATH-500", "filename": "test.jsonl", "repo_type": "dataset"}
 # The wording that Qwen3's model card recommends for mathematics.
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
+SUFFIXES = (".json", ".jsonl")
 PLAIN = "Problem: {question}\n\nSolution:"
 
 
@@ -61,6 +62,8 @@ def load_problems(source, limit: int | None = None, *, instruction: str | None =
         made = arithmetic_problems(size if limit is None else min(limit, size), split=split)
         asked = instruction or ""
         return [Problem(p.number, p.question, p.answer, str(p.number), {"subject": p.kind}, asked) for p in made]
+    if source != "math500" and Path(source).suffix.lower() not in SUFFIXES:
+        raise ProblemError(f"no problems {str(source)!r}: expected {', '.join(TINY)}, math500, or a .json or .jsonl file")
     problems, places = [], {}
     for place, record in records(fetch() if source == "math500" else Path(source)):
         problem = from_record(len(problems), record, place, BOXED if instruction is None else instruction)
@@ -74,9 +77,9 @@ def load_problems(source, limit: int | None = None, *, instruction: str | None =
 
 
 def records(path: Path) -> list[tuple[str, object]]:
-    """(place, value) of each entry of a list, or of each line that is not blank."""
-    if path.suffix.lower() not in (".json", ".jsonl"):
-        raise ProblemError(f"no problems {str(path)!r}: expected {', '.join(TINY)}, math500, or a .json or .jsonl file")
+    """(place, value) of each entry of a .json list, or of each line of a .jsonl file that is not blank."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise ProblemError(f"{path}: expected a .json or .jsonl file")
     text = text_of(path, ProblemError)
     if path.suffix.lower() == ".jsonl":
         lines = [(f"{path} line {number}", line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from qwenlab.batching.generation import generate
 from qwenlab.errors import QwenlabError, whole
 from qwenlab.tasks.grading import CLOSE, OPEN, extract_answer, grade
-from qwenlab.tasks.problems import BOXED, Problem, entries, lines, problem_prompts
+from qwenlab.tasks.problems import BOXED, Problem, problem_prompts, records
 from qwenlab.tasks.run_folder import RunFolder
 
 TRACES, REJECTED = "traces.jsonl", "rejected.jsonl"
@@ -49,11 +49,8 @@ def load_traces(path) -> list[Trace]:
     with the problem (as in `load_problems` it is "put your final answer within \boxed{}" where nothing is said).
     Other fields are not looked at. Raises TraceError or ProblemError naming file and record.
     """
-    path, traces = Path(path), []
-    read = {".json": entries, ".jsonl": lines}.get(path.suffix.lower())
-    if read is None:
-        raise TraceError(f"{path}: expected traces in a .json or .jsonl file")
-    for place, record in read(path):
+    traces = []
+    for place, record in records(Path(path)):
         if not isinstance(record, dict):
             raise TraceError(f"{place}: expected an object, found {type(record).__name__}")
         problem, content = record.get("problem"), record.get("message_content")
