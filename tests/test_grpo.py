@@ -217,6 +217,7 @@ def test_another_seed_samples_other_answers(problems):
         ({"prompts_per_step": 0}, "prompts_per_step is 0"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0"),
         ({"updates": 0}, "updates is 0"),
+        ({"save_every": 0}, "save_every is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"temperature": 0}, "temperature is 0"),
         ({"lr": 0}, "lr is 0"),

@@ -74,7 +74,7 @@ def grpo(
     Raises ValueError for a wrong option, TrainingError, ProblemError, RunFolderError.
     """
     counts = {"steps": steps, "prompts_per_step": prompts_per_step, "updates": updates, "batch_size": batch_size}
-    for name, value in (counts | {"max_new_tokens": max_new_tokens}).items():
+    for name, value in (counts | {"max_new_tokens": max_new_tokens, "save_every": save_every}).items():
         whole(value, name, 1)
     whole(num_rollouts, "num_rollouts", 2), whole(seed, "seed", 0)
     for name, value in {"temperature": temperature, "lr": lr, "minutes": minutes}.items():
