@@ -8,6 +8,7 @@ import math
 from functools import cache
 
 import torch
+import widget_answers
 import widget_memory
 import widget_prefix
 import widget_queue
@@ -180,6 +181,7 @@ EXPECTED = {
     "08-early-stop": [widget_seats.seats],
     "09-continuous-batching": [widget_queue.queue],
     "10-shared-prefix": [widget_prefix.prefix],
+    "14-distillation": [widget_answers.average],
 }
 
 

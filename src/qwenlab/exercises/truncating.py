@@ -25,7 +25,7 @@ def truncate(traces, stop_id, max_length):
 def _traces():
     ten = list(range(10, 20))
     for most in (8, 10, 12, 11, 13):
-        name = f"a prompt of 10, an answer of 3 with its stop, max_length {most}"
+        name = f"10 + 3 tokens, max_length {most}"
         yield name, ([(ten, [1, 2], True), ([3, 4], [5], True)], STOP, most)
     yield "an answer that its teacher did not finish", ([([3, 4], [5, 6], False), ([7], [8, 9], True)], STOP, 9)
     draw = random.Random(15)
