@@ -12,7 +12,7 @@ from math import sqrt
 
 import pytest
 import torch
-from helpers import count
+from helpers import count, with_marks
 
 import qwenlab
 from qwenlab.batching.request import make_requests
@@ -90,16 +90,15 @@ def test_what_a_problem_says_does_not_depend_on_the_others(tiny, problems):
 class Scripted:
     """A tokenizer whose answers are written here: it renders every prompt as `before`, and says `said`."""
 
-    def __init__(self, real, before, said):
-        self.real, self.before, self.said = real, before, said
-        self.template = real.template
+    def __init__(self, real, before: list[int], said: str):
+        self.before, self.said = before, said
+        self.template, self.control = real.template, real.control
 
     def chat(self, messages, thinking=True):
-        self.ids = self.real.chat(messages, thinking)
-        return self.ids
+        return self.before
 
     def decode(self, ids):
-        return self.before if list(ids) == self.ids else self.said
+        return "the prompt" if list(ids) == self.before else self.said
 
 
 @pytest.mark.parametrize(
@@ -109,7 +108,6 @@ class Scripted:
         ("2+2?<assistant>\n<think>\n", "so \\boxed{4}", None),  # still thinking
         ("2+2?<assistant>\n<think>\n", "so \\boxed{4}</think>", "4"),
         ("2+2?<assistant>\n<think>\n\n</think>\n\n", "so \\boxed{4}", "4"),
-        ("what is <think>?<assistant>\n", "so \\boxed{4}", "4"),  # a user's words opened nothing
         ("2+2?<assistant>\n", "", None),
         ("2+2?<assistant>\n", "\\boxed{4", None),
     ],
@@ -117,8 +115,16 @@ class Scripted:
 def test_an_answer_inside_thinking_that_was_cut_off_is_none(tiny, before, said, answer):
     model, tokenizer = tiny
     problem = Problem(0, "2+2?", "4", "a")
-    (record,) = evaluate(model, Scripted(tokenizer, before, said), [problem], max_new_tokens=1).records
+    scripted = Scripted(tokenizer, with_marks(tokenizer, before), said)
+    (record,) = evaluate(model, scripted, [problem], max_new_tokens=1).records
     assert (record["answer"], record["verdict"]) == (answer, answer == "4")
+
+
+def test_a_user_s_words_open_no_thinking(tiny):
+    model, tokenizer = tiny
+    scripted = Scripted(tokenizer, tokenizer.encode("what is <think>?"), "so \\boxed{4}")
+    (record,) = evaluate(model, scripted, [Problem(0, "2+2?", "4", "a")], max_new_tokens=1).records
+    assert record["verdict"]
 
 
 def test_no_new_token_is_no_answer(tiny, problems):

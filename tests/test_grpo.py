@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import PAD, count, random_prompts
+from helpers import PAD, count, random_prompts, with_marks
 
 import qwenlab
 from qwenlab.tasks import rl
@@ -164,7 +164,7 @@ def test_rewards_are_the_grader_s(base):
     tokenizer = base[1]
 
     def one(text, prompt="x"):
-        request = SimpleNamespace(prompt=tokenizer.encode(prompt), token_ids=tokenizer.encode(text))
+        request = SimpleNamespace(prompt=with_marks(tokenizer, prompt), token_ids=tokenizer.encode(text))
         return rl.reward(tokenizer, request, SimpleNamespace(answer="7"))
 
     assert one("\\boxed{5} wrong \\boxed{7}") == 1 and one("\\boxed{7} so \\boxed{") == 0 and one("\\boxed{5}") == 0

@@ -16,8 +16,8 @@ from qwenlab.batching.request import Request, make_requests
 from qwenlab.batching.results import Stats
 from qwenlab.errors import whole
 from qwenlab.tasks.answering import answers, rows_that_fit
-from qwenlab.tasks.grading import OPEN, extract_answer, grade
-from qwenlab.tasks.problems import Problem, problem_prompts
+from qwenlab.tasks.grading import extract_answer, grade
+from qwenlab.tasks.problems import Problem, opens_thinking, problem_prompts, problem_seeds
 from qwenlab.tasks.run_folder import RunFolder, write_whole
 
 RECORDS, SUMMARY = "records.jsonl", "summary.json"
@@ -96,15 +96,10 @@ def evaluate(
 def judged(tokenizer, problem: Problem, sample: int, request: Request) -> dict:
     """What is kept of one answer, as JSON values; `tokens` counts what was sampled, the stop id included."""
     prompt, text = tokenizer.decode(request.prompt), tokenizer.decode(request.token_ids)
-    answer = extract_answer(text, thinking_open=prompt.rstrip().endswith(OPEN))
+    answer = extract_answer(text, thinking_open=opens_thinking(tokenizer, request.prompt))
     said = {"id": problem.id, "number": problem.number, "sample": sample, "prompt": prompt, "text": text}
     verdict = {"answer": answer, "gold": problem.answer, "verdict": grade(answer, problem.answer)}
     return said | verdict | {"tokens": len(request.logprobs), "finish_reason": request.finish_reason}
-
-
-def problem_seeds(problems: Sequence[Problem], seed: int) -> list[int]:
-    """One seed a problem, by its own number: its samples are the same in every set, order and batch."""
-    return [whole(seed, "seed", 0) * 2**32 + problem.number for problem in problems]
 
 
 def identity(model, problems: Sequence[Problem]) -> dict[str, str]:

@@ -16,9 +16,9 @@ from torch import Tensor
 from qwenlab.batching.generation import generate
 from qwenlab.batching.padding import left_pad
 from qwenlab.errors import whole
-from qwenlab.tasks.grading import CLOSE, OPEN, extract_answer, grade
+from qwenlab.tasks.grading import extract_answer, grade
 from qwenlab.tasks.objective import AVERAGES, advantages, average, clipped_loss, divergence
-from qwenlab.tasks.problems import Problem, problem_prompts
+from qwenlab.tasks.problems import Problem, opens_thinking, problem_prompts
 from qwenlab.tasks.run_folder import RunFolder
 from qwenlab.tasks.training import Training, run_settings, token_logprobs
 
@@ -147,8 +147,8 @@ def completion(request) -> list[int]:
 
 def reward(tokenizer, request, problem: Problem) -> float:
     """1 if the answer is right, else 0: what evaluation and voting count."""
-    asked, text = tokenizer.decode(request.prompt), tokenizer.decode(request.token_ids)
-    answer = extract_answer(text, thinking_open=asked.rfind(OPEN) > asked.rfind(CLOSE))
+    text = tokenizer.decode(request.token_ids)
+    answer = extract_answer(text, thinking_open=opens_thinking(tokenizer, request.prompt))
     return float(grade(answer, problem.answer))
 
 
