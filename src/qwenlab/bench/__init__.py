@@ -3,5 +3,6 @@
 from qwenlab.bench.beside import Peers, peers
 from qwenlab.bench.roofline import Machine, decode_bound, measure_machine
 from qwenlab.bench.sweeps import Sweep, sweep
+from qwenlab.bench.workloads import compare_workloads
 
-__all__ = ["Machine", "Peers", "Sweep", "decode_bound", "measure_machine", "peers", "sweep"]
+__all__ = ["Machine", "Peers", "Sweep", "compare_workloads", "decode_bound", "measure_machine", "peers", "sweep"]

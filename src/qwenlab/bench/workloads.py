@@ -153,7 +153,8 @@ def compare_workloads(
 def in_a_process(case: tuple[str, int], common: dict) -> dict:
     """What `work` tells of a task at a batch size. Raises QwenlabError with the last line that the process said."""
     asked = json.dumps(common | dict(zip(("task", "batch"), case, strict=True)))
-    run = subprocess.run([sys.executable, "-m", "qwenlab.bench.workloads", asked], capture_output=True, text=True)
+    program = "from qwenlab.bench.workloads import tell; tell()"
+    run = subprocess.run([sys.executable, "-c", program, asked], capture_output=True, text=True)
     if run.returncode:
         said = run.stderr.strip().splitlines() or [f"status {run.returncode}"]
         raise QwenlabError(f"{case[0]} at batch {case[1]}: {said[-1].removeprefix('qwenlab: ')}")
@@ -210,7 +211,8 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on a Mac
 
 
-if __name__ == "__main__":
+def tell() -> None:
+    """The process's side of `in_a_process`: a line of JSON, or a line that says what is wrong."""
     try:
         print(json.dumps(work(**json.loads(sys.argv[1]))))
     except (ValueError, MemoryError, torch.OutOfMemoryError) as problem:

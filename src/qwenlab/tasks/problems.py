@@ -63,7 +63,9 @@ def load_problems(source, limit: int | None = None, *, instruction: str | None =
         asked = instruction or ""
         return [Problem(p.number, p.question, p.answer, str(p.number), {"subject": p.kind}, asked) for p in made]
     if source != "math500" and Path(source).suffix.lower() not in SUFFIXES:
-        raise ProblemError(f"no problems {str(source)!r}: expected {', '.join(TINY)}, math500, or a .json or .jsonl file")
+        raise ProblemError(
+            f"no problems {str(source)!r}: expected {', '.join(TINY)}, math500, or a .json or .jsonl file"
+        )
     problems, places = [], {}
     for place, record in records(fetch() if source == "math500" else Path(source)):
         problem = from_record(len(problems), record, place, BOXED if instruction is None else instruction)
