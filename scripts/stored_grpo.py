@@ -61,7 +61,7 @@ def provenance(model, seconds: float) -> dict:
         "threads": torch.get_num_threads(),
         "dtype": str(model.dtype).removeprefix("torch."),
         "checkpoint": CHECKPOINT,
-        "command": " ".join(["python", "scripts/stored_grpo.py", *sys.argv[1:]]),
+        "command": " ".join(["python", "scripts/stored_grpo.py", *sys.argv[1 : sys.argv.index("--out")]]),
         "date": date.today().isoformat(),
         "seconds": round(seconds),
     }
@@ -124,13 +124,15 @@ def speed(repeats: int) -> dict:
     return {"speed": table, "repeats": repeats, "provenance": provenance(model, perf_counter() - began)}
 
 
-def merge(parts: list[Path], out: Path) -> dict:
+def merge(parts: list[Path]) -> dict:
+    """The lesson's file from the runs and the speed."""
     found = [json.loads(part.read_text()) for part in parts if not part.name.endswith(".tests.json")]
     runs = sorted((part for part in found if "metrics" in part), key=lambda run: (run["lr"], run["seed"]))
     (fast,) = [part for part in found if "speed" in part]
-    said = dict(runs[0]["provenance"])
-    said["command"] = " ".join(["python", "scripts/stored_grpo.py", *sys.argv[1:]])
-    said["seconds"] = sum(part["provenance"]["seconds"] for part in found)
+    said = runs[0]["provenance"] | {"seconds": sum(part["provenance"]["seconds"] for part in found)}
+    said["command"] += "; each run has its own"
+    for part in found:
+        part["provenance"] = {name: part["provenance"][name] for name in ("command", "machine", "date")}
     return {"provenance": said, "settings": SETTINGS, "speed": fast, "runs": runs}
 
 
@@ -149,7 +151,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     asked = parser.parse_args()
     if asked.merge:
-        made = merge(asked.merge, asked.out)
+        made = merge(asked.merge)
     elif asked.speed:
         made = speed(asked.repeats)
     else:

@@ -12,6 +12,7 @@ import widget_answers
 import widget_memory
 import widget_prefix
 import widget_queue
+import widget_rollouts
 import widget_seats
 
 import qwenlab
@@ -181,6 +182,7 @@ EXPECTED = {
     "08-early-stop": [widget_seats.seats],
     "09-continuous-batching": [widget_queue.queue],
     "10-shared-prefix": [widget_prefix.prefix],
+    "13-grpo": [widget_rollouts.training],
     "14-distillation": [widget_answers.average],
 }
 

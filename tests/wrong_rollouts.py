@@ -50,6 +50,11 @@ def lone_answer_nan(rewards):
     return (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)
 
 
+def last_bit(rewards):
+    apart, count = rewards - rewards.mean(1, keepdim=True), max(2, rewards.shape[1])
+    return apart / ((apart.square().sum(1, keepdim=True) / (count - 1)).sqrt() + 1e-4)
+
+
 # --- completion-mask: (ids (B, T), width, stop_ids) -> (B, T) bool ---
 
 
@@ -141,6 +146,7 @@ WRONG = {
         not_divided: "did not divide",
         by_variance: "the variance",
         lone_answer_nan: "NaN",
+        last_bit: "off in its last bit",
     },
     "completion-mask": {
         stop_left_out: "itself is left out",

@@ -61,15 +61,11 @@ exercise(
             "you divide by the rows of your own part. Take rows, the whole batch's.",
         ),
         (
-            lambda mask, how, tokens, rows, cap: average_loss(mask, how, int(mask.sum()), len(mask), cap),
-            "you count your own part only. Its sums must add up with the other parts': take tokens and rows.",
-        ),
-        (
             lambda mask, how, tokens, rows, cap: average_loss(mask, how, tokens, rows, mask.shape[1]),
             '"fixed" divides by cap, not by the width of this part. The width changes with the answers.',
         ),
-        (_named({"token": "sequence", "sequence": "token"}), '"token" and "sequence" are swapped.'),
         (_named({"sequence": "token"}), '"sequence" counts each answer alike: divide by the row\'s own tokens too.'),
+        (_named({"token": "sequence", "sequence": "token"}), '"token" and "sequence" are swapped.'),
         (_by_width, '"sequence" divides a row by its own tokens, not by the width of the rectangle.'),
         (_no_mask, "what the mask leaves out must count 0. Start from mask.float()."),
     ),

@@ -13,8 +13,8 @@ from qwenlab.teach.checking import exercise
 def _rewards():
     yield "a hard problem", (torch.tensor([[1.0, 0, 0, 0]]),)
     yield "a hard and an easy problem", (torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 1]]),)
-    yield "rewards that aren't 0 or 1", (torch.tensor([[0.35] * 7 + [0.95], [0.1] * 8]),)
     yield "groups of one answer", (torch.tensor([[1.0], [0.0]]),)
+    yield "rewards that aren't 0 or 1", (torch.tensor([[0.35] * 7 + [0.95], [0.1] * 8]),)
     draw = random.Random(13)
     for _ in range(20):
         rewards = torch.tensor(draw.choices([0.0, 0.5, 1.0], k=24))
@@ -67,10 +67,17 @@ exercise(
             "you took the mean away and did not divide. That is Dr. GRPO's choice; here divide by the deviation.",
         ),
         (
-            _measured(_mean, lambda rewards: rewards.var(1, keepdim=True) + objective.EPSILON),
+            _measured(
+                _mean, lambda rewards: _deviation(rewards, 1).sub(objective.EPSILON).square() + objective.EPSILON
+            ),
             "you divided by the variance. The deviation is its root.",
         ),
         (_measured(torch.zeros_like, _deviation), "you did not take the mean away: all rewards push up, none down."),
+        (
+            _measured(_mean, _deviation),
+            "a group in which all agree gets exactly 0. The mean of equal numbers may be off in its last bit, and "
+            "dividing by 1e-4 makes that large: compare the lowest reward with the highest.",
+        ),
         (
             lambda rewards: -objective.advantages(rewards),
             "the sign is turned round: the good answers would become rarer.",

@@ -11,7 +11,7 @@ from qwenlab.teach.checking import exercise
 
 
 def _rectangles():
-    yield "one answer", (torch.tensor([[3, 4, 5, 6, 9, 0]]), 2, [9])
+    yield "two answers", (torch.tensor([[3, 4, 5, 6, 9, 0], [3, 4, 9, 5, 9, 0]]), 2, [9])
     yield "two stop ids, one of them the pad", (torch.tensor([[0, 3, 5, 9, 0, 0], [3, 4, 5, 6, 7, 0]]), 2, [9, 0])
     yield "an answer that was cut off", (torch.tensor([[3, 4, 5, 6, 7], [3, 4, 9, 0, 0]]), 2, [9, 0])
     yield "a stop id in the prompt", (torch.tensor([[3, 9, 4, 5, 6, 9, 0], [0, 9, 4, 6, 6, 6, 9]]), 3, [9, 0])
