@@ -200,8 +200,12 @@ def test_each_conclusion_gets_its_verdict_from_the_numbers(lesson, capsys):
     assert "does not follow from their table: its batches are 64, 3, 4, 4," in pads
     assert "+10% (4 rows) and +20% (64 rows)" in pads
     assert "so in their table, so in ours: distillation gains least here, 1.1x" in least
-    assert "does not follow: backward takes 50%" in backward and "gains 2.0x from 1 row to 16" in backward
+    assert (
+        "does not follow, backward gains as well: backward takes 50%" in backward
+        and "gains 2.0x from 1 row to 16" in backward
+    )
 
+    assert "half so here" in verdicts(lesson, capsys, low, backward=1.5)[-1]
     high = dict(zip(PUBLISHED, (9.0, 1.2, 9.0, 9.0), strict=True))
     _, slow, _, _, least, backward = verdicts(lesson, capsys, high, backward=1.0)
     assert "not so here: our machine gains less than the H100 in 1 of 4 tasks" in slow
