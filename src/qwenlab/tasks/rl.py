@@ -16,7 +16,7 @@ from torch import Tensor
 from qwenlab.batching.generation import generate
 from qwenlab.batching.padding import left_pad
 from qwenlab.errors import whole
-from qwenlab.tasks.grading import CLOSE, OPEN, extract_answer, grade
+from qwenlab.tasks.evaluation import judged
 from qwenlab.tasks.objective import AVERAGES, advantages, average, clipped_loss, divergence
 from qwenlab.tasks.problems import Problem, problem_prompts
 from qwenlab.tasks.run_folder import RunFolder
@@ -146,10 +146,8 @@ def completion(request) -> list[int]:
 
 
 def reward(tokenizer, request, problem: Problem) -> float:
-    """1 if the answer is right, else 0: what evaluation and voting count."""
-    asked, text = tokenizer.decode(request.prompt), tokenizer.decode(request.token_ids)
-    answer = extract_answer(text, thinking_open=asked.rfind(OPEN) > asked.rfind(CLOSE))
-    return float(grade(answer, problem.answer))
+    """1 if the answer is right, else 0, as evaluation judges it."""
+    return float(judged(tokenizer, problem, 0, request)["verdict"])
 
 
 def problem_order(count: int, seed: int, start: int, many: int) -> list[tuple[int, int]]:
