@@ -53,7 +53,7 @@ def grpo(
     A step samples `num_rollouts` answers to each of `prompts_per_step` problems at `temperature`, rewards an answer
     with 1 if `grade` finds it right and with 0 else, and takes `updates` steps of AdamW (rate `lr`, constant) along
     the clipped objective. `batch_size` rows are answered at once, and as many are trained on at once; the gradients
-    are those of one big batch. lr: 1e-6 is usual for a published model; the tiny ones learn with 6e-4.
+    are those of one big batch. lr: 1e-6 is usual for a published model; the tiny ones learn with 3e-4.
 
     kl: weight of the divergence from the model as it was given, of which a frozen copy is then kept. averaging: see
     `average`. clip: the largest norm of a gradient. plain, thinking: see `problem_prompts`. folder: a new run's, or one
