@@ -59,11 +59,12 @@ def evaluate(
     """
     numbers = [problem.number for problem in problems]
     if not numbers or len(set(numbers)) < len(numbers):
-        raise ValueError(f"{len(numbers)} problems with {len(set(numbers))} numbers, expected some, each with its own")
+        many = f"{len(numbers)} problems with {len(set(numbers))} numbers"
+        raise ValueError(f"{many}, expected at least 1 problem, each with its own number")
     limit = model.config.max_position_embeddings
     prompts = problem_prompts(tokenizer, problems, plain=plain, thinking=thinking, limit=limit)
     sampling = (max_new_tokens, None, temperature, top_k, top_p, 1.0, problem_seeds(problems, seed))
-    requests = make_requests(model, prompts, samples, *sampling)
+    requests = make_requests(model, prompts, whole(samples, "samples", 1), *sampling)
     stats = Engine(model, 1, strategy=strategy).stats  # a wrong strategy is named before there is a folder
     rows = rows_that_fit(model, requests) if batch_size == "auto" else whole(batch_size, "batch_size", 1)
     settings = identity(model, problems) | {"samples": samples, "max_new_tokens": max_new_tokens, "seed": seed}
@@ -87,7 +88,7 @@ def evaluate(
                 grading += perf_counter() - ended
         result = Evaluation(problems, [done[key] for key in sorted(done)], rows, stats, grading)
         if run and (missing or not (run.path / SUMMARY).exists()):
-            held = {name: value for name, value in vars(result).items() if name != "records"}
+            held = {"model": str(getattr(model, "folder", None))} | vars(result) | {"records": RECORDS}
             write_whole(run.path / SUMMARY, json.dumps(held, indent=2) + "\n")
     return result
 

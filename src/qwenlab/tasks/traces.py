@@ -79,8 +79,8 @@ def take_apart(text: str) -> tuple[str, str]:
 
 def opens(tokenizer, prompt: list[int]) -> bool:
     """Whether a prompt ends inside a thinking block, as Qwen3.5's template has it: the answer then doesn't open one."""
-    text = tokenizer.decode(prompt)
-    return text.rfind(OPEN) > text.rfind(CLOSE)
+    marks = [id for id in prompt if id in (tokenizer.control.get(OPEN), tokenizer.control.get(CLOSE))]
+    return marks[-1:] == [tokenizer.control.get(OPEN)]
 
 
 def answer_rows(model, tokenizer, traces: Sequence[Trace], max_length: int, plain: bool = False):
