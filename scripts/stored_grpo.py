@@ -144,7 +144,7 @@ def main() -> None:
     what.add_argument("--merge", type=Path, nargs="+", metavar="PART", help="put the parts together")
     parser.add_argument("--out", type=Path, required=True, help="the file that is written")
     parser.add_argument("--minutes", type=float, default=5)
-    parser.add_argument("--lr", type=float, default=6e-4)
+    parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--every", type=int, default=10, help="steps between two tests")
     parser.add_argument("--tests", type=int, default=250, help="problems of such a test")
     parser.add_argument("--problems", type=int, default=1000, help="problems of the tests before and after")

@@ -171,6 +171,25 @@ def test_breaking_shows_what_the_text_says(lesson, right, capsys):
     assert abs(other[0] - other[1]) > 1e-3
 
 
+# --- the trainings ---
+
+
+def test_the_short_run_learns_and_the_long_one_can_be_switched_on(lesson, capsys):
+    sources, names = lesson
+    names = {**names, "held_out": names["held_out"][:4]}
+    capsys.readouterr()
+    exec(
+        sources["short-run"].replace("STEPS = 15", f"STEPS = {count(9, 15)}").replace("TESTS = 100", "TESTS = 4"), names
+    )
+    first, last = map(float, re.search(r"practice: ([\d.]+) in .*, ([\d.]+) in", capsys.readouterr().out).groups())
+    assert last > first + 0.03
+    exec(sources["long-cell"], names)
+    assert capsys.readouterr().out.startswith("Off.")
+    source = sources["long-cell"].replace("LONG = False", "LONG = True").replace("MINUTES = 5", "MINUTES = 1e-5")
+    exec(source.replace("range(3)", "range(1)"), names)
+    assert re.search(r"seed 0: temperature 1 [\d.]+%, greedy [\d.]+%", capsys.readouterr().out)
+
+
 # --- the widget ---
 
 
@@ -178,7 +197,7 @@ def test_every_state_of_the_widget_shows_what_plain_loops_say(lesson):
     html = lesson[1]["widget"]._repr_html_()
     root = BeautifulSoup(html, "html.parser").find(class_="qwl-explore")
     shown = [root.find(class_="qwl-state"), *root.find_all("template")]
-    states = list(itertools.product(widget_rollouts.NAMES, (12, 6, 3)))
+    states = list(itertools.product(widget_rollouts.NAMES, (10, 5, 2)))
     assert len(shown) == len(states) <= 60 and len(html) < 350_000  # equal pictures would be stored once
     (right,) = EXPECTED[NAME]
     for (metric, points), picture in zip(states, shown, strict=True):
