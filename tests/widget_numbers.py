@@ -11,6 +11,7 @@ import torch
 import widget_memory
 import widget_prefix
 import widget_queue
+import widget_records
 import widget_seats
 
 import qwenlab
@@ -180,6 +181,7 @@ EXPECTED = {
     "08-early-stop": [widget_seats.seats],
     "09-continuous-batching": [widget_queue.queue],
     "10-shared-prefix": [widget_prefix.prefix],
+    "11-evaluation": [widget_records.records],
 }
 
 
