@@ -13,7 +13,7 @@ from widget_numbers import EXPECTED, wrong_cells
 from widget_records import of_kind
 
 from qwenlab.exercises.boxes import last_box
-from qwenlab.exercises.records import accuracy_interval, problems_left
+from qwenlab.exercises.resuming import accuracy_interval, problems_left
 from qwenlab.tasks import extract_answer
 from qwenlab.tasks.evaluation import wilson
 from qwenlab.tasks.run_folder import RunFolder

@@ -13,6 +13,7 @@ import widget_prefix
 import widget_queue
 import widget_records
 import widget_seats
+import widget_votes
 
 import qwenlab
 
@@ -182,6 +183,7 @@ EXPECTED = {
     "09-continuous-batching": [widget_queue.queue],
     "10-shared-prefix": [widget_prefix.prefix],
     "11-evaluation": [widget_records.records],
+    "12-self-consistency": [widget_votes.votes],
 }
 
 
