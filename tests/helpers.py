@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 
 import torch
@@ -103,6 +104,12 @@ def rectangle(rows: list[list[int]], width: int, side: str, pad: int, rng: rando
         ids.append(line)
         mask.append([place in places for place in range(width)])
     return torch.tensor(ids), torch.tensor(mask)
+
+
+def with_marks(tokenizer, text: str) -> list[int]:
+    """The ids of a text whose <think> and </think> are the control tokens, as a chat template writes them."""
+    parts = re.split(r"(</?think>)", text)
+    return [i for p in parts for i in ([tokenizer.control[p]] if p in tokenizer.control else tokenizer.encode(p))]
 
 
 def hear_ctrl_c():

@@ -113,7 +113,7 @@ def test_filters(run, data, options, ids):  # noqa: F811
         (["--batch-size", "0"], "batch_size is 0, expected a whole number of at least 1"),
         (["--batch-size", "-4"], "batch_size is '-4', expected"),
         (["--strategy", "fast"], "strategy is 'fast', expected one of"),
-        (["--samples", "0"], "n is 0"),
+        (["--samples", "0"], "samples is 0"),
         (["--max-new-tokens", "-1"], "max_new_tokens of prompt 0 is -1"),
         (["--temperature", "-1"], "temperature of prompt 0 is -1.0"),
         (["--top-p", "1.5"], "top_p of prompt 0 is 1.5"),

@@ -12,7 +12,7 @@ from math import sqrt
 
 import pytest
 import torch
-from helpers import count
+from helpers import count, with_marks
 
 import qwenlab
 from qwenlab.batching.request import make_requests
@@ -72,7 +72,7 @@ def test_every_batch_and_strategy_gives_the_records_of_one_after_the_other(tiny,
     expected = by_hand(*tiny, problems[:8], **options)
     assert 0 < sum(record["verdict"] for record in expected) < len(expected)
     assert {record["finish_reason"] for record in expected} == {"stop", "length"} or options["samples"] == 1
-    ways = [("sequential", 64), ("static", 5), ("early-stop", 7), ("continuous", 1), ("continuous", 64)]
+    ways = [("sequential", 64), ("static", 5), ("early-stop", 7), ("continuous", 6), ("continuous", 64)]
     for strategy, batch_size in ways:
         result = evaluate(*tiny, problems[:8], strategy=strategy, batch_size=batch_size, **options)
         assert plain(result.records) == expected
@@ -90,16 +90,15 @@ def test_what_a_problem_says_does_not_depend_on_the_others(tiny, problems):
 class Scripted:
     """A tokenizer whose answers are written here: it renders every prompt as `before`, and says `said`."""
 
-    def __init__(self, real, before, said):
-        self.real, self.before, self.said = real, before, said
-        self.template = real.template
+    def __init__(self, real, before: list[int], said: str):
+        self.before, self.said = before, said
+        self.template, self.control = real.template, real.control
 
     def chat(self, messages, thinking=True):
-        self.ids = self.real.chat(messages, thinking)
-        return self.ids
+        return self.before
 
     def decode(self, ids):
-        return self.before if list(ids) == self.ids else self.said
+        return "the prompt" if list(ids) == self.before else self.said
 
 
 @pytest.mark.parametrize(
@@ -109,7 +108,6 @@ class Scripted:
         ("2+2?<assistant>\n<think>\n", "so \\boxed{4}", None),  # still thinking
         ("2+2?<assistant>\n<think>\n", "so \\boxed{4}</think>", "4"),
         ("2+2?<assistant>\n<think>\n\n</think>\n\n", "so \\boxed{4}", "4"),
-        ("what is <think>?<assistant>\n", "so \\boxed{4}", "4"),  # a user's words opened nothing
         ("2+2?<assistant>\n", "", None),
         ("2+2?<assistant>\n", "\\boxed{4", None),
     ],
@@ -117,8 +115,16 @@ class Scripted:
 def test_an_answer_inside_thinking_that_was_cut_off_is_none(tiny, before, said, answer):
     model, tokenizer = tiny
     problem = Problem(0, "2+2?", "4", "a")
-    (record,) = evaluate(model, Scripted(tokenizer, before, said), [problem], max_new_tokens=1).records
+    scripted = Scripted(tokenizer, with_marks(tokenizer, before), said)
+    (record,) = evaluate(model, scripted, [problem], max_new_tokens=1).records
     assert (record["answer"], record["verdict"]) == (answer, answer == "4")
+
+
+def test_a_user_s_words_open_no_thinking(tiny):
+    model, tokenizer = tiny
+    scripted = Scripted(tokenizer, tokenizer.encode("what is <think>?"), "so \\boxed{4}")
+    (record,) = evaluate(model, scripted, [Problem(0, "2+2?", "4", "a")], max_new_tokens=1).records
+    assert record["verdict"]
 
 
 def test_no_new_token_is_no_answer(tiny, problems):
@@ -161,7 +167,7 @@ def test_the_summary_is_what_plain_loops_count(tiny, problems, tmp_path):
         assert result.groups[name] == shares and list(result.groups[name]) == sorted(shares)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["accuracy"] == result.accuracy and summary["groups"]["level"]["0"][0] == groups["level"]["0"][0]
-    assert "records" not in summary
+    assert summary["records"] == "records.jsonl" and summary["model"].endswith("tiny")
     table = str(result).splitlines()
     assert f"accuracy    {right / 60:.3f}, " in table[0] and "60 to 20 problems" in table[1]
     assert [line.split() for line in table if line.startswith("level ")] == [["level", "answers", "accuracy"]]
@@ -204,10 +210,14 @@ class Small:
         return self.model(input_ids, *arguments, **options)
 
 
-@pytest.mark.parametrize("options", [{"max_new_tokens": 60}, SAMPLED])
-@pytest.mark.parametrize(("most", "after"), [(1, 0), (5, 0), (5, 1), (4, 7), (3, 23), (2, 40)])
-def test_out_of_memory_halves_the_batch_and_loses_nothing(tiny, problems, tmp_path, capsys, options, most, after):
-    model, tokenizer = tiny
+@pytest.mark.parametrize("name", ["tiny", "tiny-hybrid"])
+@pytest.mark.parametrize(
+    ("most", "after", "options"),
+    [(1, 0, {}), (5, 1, {}), (4, 7, SAMPLED), (3, 23, {}), (2, 40, SAMPLED), (1, 30, SAMPLED)],
+)
+def test_out_of_memory_halves_the_batch_and_loses_nothing(name, problems, tmp_path, capsys, options, most, after):
+    model, tokenizer = qwenlab.load(name)
+    options = {"max_new_tokens": 60} | options
     expected = evaluate(model, tokenizer, problems[:12], **options)
     small = Small(model, most, after)
     result = evaluate(small, tokenizer, problems[:12], batch_size=11, folder=tmp_path, **options)
@@ -227,7 +237,7 @@ def test_one_row_too_many_is_raised_and_what_was_answered_is_kept(tiny, problems
     assert plain(result.records) == plain(evaluate(model, tokenizer, problems[:5], max_new_tokens=40).records)
 
 
-def test_auto_takes_what_memory_allows(tiny, problems, monkeypatch):
+def test_auto_takes_what_memory_allows(tiny, problems, monkeypatch, capsys):
     model, tokenizer = tiny
     requests = make_requests(model, problem_prompts(tokenizer, problems), 8, 100, None, 0.0, 0, 1.0, 1.0, 0)
     longest = max(len(request.prompt) for request in requests) + 100
@@ -239,6 +249,7 @@ def test_auto_takes_what_memory_allows(tiny, problems, monkeypatch):
         assert rows > 1 or free < 100 * state
     assert answering.rows_that_fit(model, requests[:7]) == 7
     result = evaluate(model, tokenizer, problems[:9], batch_size="auto", max_new_tokens=4)
+    assert capsys.readouterr().err.splitlines()[-1].startswith("qwenlab: batch size 9: up to ")
     assert result.batch_size == 9 and "batch size 9" in str(result)
     monkeypatch.undo()
     assert 2**20 < answering.free_memory(torch.device("cpu")) < 2**50
@@ -422,13 +433,13 @@ def test_ctrl_c_closes_the_bar_and_keeps_the_records(tiny, problems, tmp_path, c
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"problems": []}, "0 problems with 0 numbers, expected some, each with its own"),
+        ({"problems": []}, "0 problems with 0 numbers, expected at least 1 problem, each with its own number"),
         ({"problems": [Problem(1, "a", "1", "a"), Problem(1, "b", "1", "b")]}, "2 problems with 1 numbers"),
         ({"problems": [Problem(0, "a " * 5000, "1", "long")]}, "problem long: .* leave no room in a context of 4096"),
         ({"batch_size": 0}, "batch_size is 0, expected a whole number of at least 1"),
         ({"batch_size": "many"}, "batch_size is 'many', expected"),
         ({"strategy": "fast"}, "strategy is 'fast', expected one of sequential"),
-        ({"samples": 0}, "n is 0, expected a whole number of at least 1"),
+        ({"samples": 0}, "samples is 0, expected a whole number of at least 1"),
         ({"max_new_tokens": -1}, "max_new_tokens of prompt 0 is -1"),
         ({"temperature": -1.0}, "temperature of prompt 0 is -1.0, expected 0 or more"),
         ({"top_p": 2.0}, "top_p of prompt 0 is 2.0, expected 0 to 1"),

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import PAD, count, random_prompts
+from helpers import PAD, count, random_prompts, with_marks
 
 import qwenlab
 from qwenlab.tasks import rl
-from qwenlab.tasks.problems import load_problems
+from qwenlab.tasks.problems import Problem, load_problems
 from qwenlab.tasks.rl import accumulate, completion, grpo, problem_order, rectangle
 from qwenlab.tasks.training import Training, TrainingError, last_checkpoint, token_logprobs
 
@@ -164,8 +164,10 @@ def test_rewards_are_the_grader_s(base):
     tokenizer = base[1]
 
     def one(text, prompt="x"):
-        request = SimpleNamespace(prompt=tokenizer.encode(prompt), token_ids=tokenizer.encode(text))
-        return rl.reward(tokenizer, request, SimpleNamespace(answer="7"))
+        ids = tokenizer.encode(text)
+        said = {"token_ids": ids, "logprobs": ids, "finish_reason": "stop"}
+        request = SimpleNamespace(prompt=with_marks(tokenizer, prompt), **said)
+        return rl.reward(tokenizer, request, Problem(0, "3 + 4", "7", "0"))
 
     assert one("\\boxed{5} wrong \\boxed{7}") == 1 and one("\\boxed{7} so \\boxed{") == 0 and one("\\boxed{5}") == 0
     assert one("so \\boxed{7}", prompt="a<think>\n") == 0 and one("so</think>\\boxed{7}", prompt="a<think>\n") == 1
@@ -217,6 +219,7 @@ def test_another_seed_samples_other_answers(problems):
         ({"prompts_per_step": 0}, "prompts_per_step is 0"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0"),
         ({"updates": 0}, "updates is 0"),
+        ({"save_every": 0}, "save_every is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"temperature": 0}, "temperature is 0"),
         ({"lr": 0}, "lr is 0"),

@@ -101,9 +101,6 @@ class Letters:
     def encode(self, text):
         return [ord(letter) for letter in text]
 
-    def decode(self, ids):
-        return "".join({310: "<think>", 311: "</think>"}.get(id, "x") for id in ids)
-
     def next_turn(self, text):
         return [STOP, 10, OTHER_STOP]
 

@@ -85,7 +85,7 @@ def voted(tiny, tmp_path_factory):
 
 def test_votes_and_their_numbers_are_what_plain_loops_count(tiny, voted):
     problems, folder, result = voted
-    records = evaluate(*tiny, problems, strategy="sequential", **SAMPLED).records
+    records = evaluate(*tiny, problems, strategy="static", batch_size=16, **SAMPLED).records
     by_n = {}
     for n in (1, 2, 4, 6):
         right = 0
@@ -147,7 +147,7 @@ def test_defaults(tiny, monkeypatch):
 
 
 def test_wrong_options_are_named(tiny):
-    for change, message in [({"samples": 0}, "n is 0"), ({"temprature": 1}, "temprature")]:
+    for change, message in [({"samples": 0}, "samples is 0"), ({"temprature": 1}, "temprature")]:
         with pytest.raises((ValueError, TypeError), match=message):
             self_consistency(*tiny, load_problems("tiny-test", 2), **change)
     with pytest.raises(ValueError, match="0 problems"):

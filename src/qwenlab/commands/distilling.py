@@ -1,5 +1,6 @@
 """`qwenlab traces` has a teacher answer problems, `qwenlab distill` trains a student on what it wrote."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ from qwenlab.commands.common import MaxNewTokens, ModelName, Seed, Slots, Temper
 from qwenlab.commands.training import Minutes, Output, summarise
 from qwenlab.console import Device, Dtype, say
 
+WHERE = ("model", "data", "output", "limit", "dtype", "device")  # options that tell what to work on; the others how
 Plain = Annotated[bool, typer.Option("--plain", help="Ask without a chat template, as base models need it.")]
 
 
@@ -28,16 +30,15 @@ def collect(
     device: Device = None,
 ) -> None:
     """Have a teacher answer problems in batches: OUTPUT/traces.jsonl is what `qwenlab distill` reads."""
+    options = {name: value for name, value in locals().items() if name not in WHERE}
     from qwenlab.tasks.problems import load_problems
     from qwenlab.tasks.traces import TRACES, make_traces
 
     problems = load_problems(data, limit)
     network, tokenizer = open_model(model, dtype, device)
     say(f"{model}, {where(network)}, {count(problems, 'problem')}")
-    options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "slots": slots}
-    options |= {"seed": seed, "only_right": only_right, "plain": plain, "progress": True}
     try:
-        made = make_traces(network, tokenizer, problems, output, **options)
+        made = make_traces(network, tokenizer, problems, output, **options, progress=sys.stderr.isatty())
     except KeyboardInterrupt:
         say(f"{output}: finished traces are safe; the same command goes on from there")
         raise
@@ -66,16 +67,15 @@ def train_student(
     device: Device = None,
 ) -> None:
     """Train a student on a teacher's traces, in float32, on the answers' tokens only."""
+    options = {name: value for name, value in locals().items() if name not in WHERE}
     from qwenlab.tasks.distillation import distill
     from qwenlab.tasks.traces import load_traces
 
     traces = load_traces(data)
     network, tokenizer = open_model(model, "float32", device)
-    options = {"epochs": epochs, "minutes": minutes, "batch_size": batch_size, "micro_batch": micro_batch, "lr": lr}
-    options |= {"max_length": max_length, "held_out": held_out, "temperature": temperature, "seed": seed}
-    options |= {"teacher": teacher and open_model(teacher, "float32", device), "plain": plain, "folder": output}
+    options["teacher"] = teacher and open_model(teacher, "float32", device)
     say(f"{model}, {where(network)}, {count(traces, 'trace')}")
-    run = distill(network, tokenizer, traces, **options, progress=True)
+    run = distill(network, tokenizer, traces, folder=output, progress=sys.stderr.isatty(), **options)
     if run.dropped:
         names = ", ".join(map(str, run.dropped[:20])) + ", ..." * (len(run.dropped) > 20)
         say(f"dropped {count(run.dropped, 'trace')} whose answer begins too late: {names}")

@@ -64,9 +64,9 @@ def work(task, model, data, batch_size, no_thinking, subject, level, limit, outp
             raise QwenlabError(f"{data}: no problem left of {name} {value!r}, expected {', '.join(there) or 'none'}")
         problems = [problem for problem in problems if value in (None, str(problem.fields.get(name)))]
     network, tokenizer = common.open_model(model, dtype, device)
-    say(f"{model}, {common.where(network)}, {common.count(problems[:limit], 'problem')}")
     options |= {"thinking": not no_thinking, "folder": output, "progress": sys.stderr.isatty()}
     try:
+        say(f"{model}, {common.where(network)}, {common.count(problems[:limit], 'problem')}")
         print(task(network, tokenizer, problems[:limit], **options))
     except KeyboardInterrupt:
         say(f"to go on from here in {output}, run the same command" if output else "without --output nothing is kept")

@@ -55,7 +55,7 @@ def answers(model, requests: list[Request], rows: int, strategy: str, samples: i
 
 
 def rows_that_fit(model, requests: list[Request]) -> int:
-    """How many of the requests can surely run at once in the memory that is free now: 1 to 256.
+    """How many of the requests can surely run at once in the memory that is free now: 1 to 256. Says it.
 
     An estimate on the safe side, in four fifths of that memory. A row counts its state at three times its longest
     text (it grows by doubling, and for a moment the old one is there too), what a layer holds while it reads, and its
@@ -65,7 +65,10 @@ def rows_that_fit(model, requests: list[Request]) -> int:
     one, two = (model.new_state(1, capacity).nbytes for capacity in (1, 2))
     reading = min(CHUNK, longest) * (4 * config.hidden_size + 3 * config.intermediate_size) * model.dtype.itemsize
     row = 3 * (one + (longest - 1) * (two - one)) + reading + 16 * config.vocab_size
-    return max(1, min(MOST_ROWS, len(requests), int(0.8 * free_memory(model.device) / row)))
+    free = free_memory(model.device)
+    rows = max(1, min(MOST_ROWS, len(requests), int(0.8 * free / row)))
+    say(f"batch size {rows}: up to {row / 2**20:.1f} MiB each, {free / 2**20:.0f} MiB are free")
+    return rows
 
 
 def free_memory(device: torch.device) -> int:

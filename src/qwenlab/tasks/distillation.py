@@ -1,8 +1,9 @@
 """Distillation: a student learns from a teacher's traces, the answers' tokens only, or from its probabilities there.
 
-The loss is the mean over answer tokens, not over rows: where other trainers (trl among them) average each micro-batch
-by itself, here every token counts the same however a batch is cut. Two ways: the teacher's token as the one right
-answer (Kim and Rush 2016, arXiv:1606.07947, call it sequence-level), or the teacher's whole distribution at that place
+The loss is the mean over answer tokens, so every token counts the same however a batch is cut. A mean of micro-batches'
+means is another number wherever their lengths differ; widely used trainers took that for the same until October 2024
+(https://huggingface.co/blog/gradient_accumulation). Two ways to learn: the teacher's token as the one right answer
+(sequence-level distillation, Kim and Rush 2016, arXiv:1606.07947), or the teacher's whole distribution at that place
 (Hinton et al. 2015, arXiv:1503.02531).
 """
 
@@ -129,8 +130,7 @@ def mean_loss(model, parts: Sequence[Sequence[Row]], pad_id: int, teacher=None, 
     """Mean loss over all answer tokens of `parts`, however they are cut; its gradient is added to the parameters',
     unless gradients are off.
 
-    Each part's sum is divided by the tokens of all parts. A mean of the parts' means would let a token in a small part
-    count for more.
+    Each part's sum is divided by the tokens of all parts: in a mean of their means a token in a small part counts more.
     """
     targets, total = sum(len(row.ids) - row.prompt for part in parts for row in part), 0.0
     for part in parts:

@@ -16,8 +16,8 @@ from qwenlab.batching.request import Request, make_requests
 from qwenlab.batching.results import Stats
 from qwenlab.errors import whole
 from qwenlab.tasks.answering import answers, rows_that_fit
-from qwenlab.tasks.grading import OPEN, extract_answer, grade
-from qwenlab.tasks.problems import Problem, problem_prompts
+from qwenlab.tasks.grading import extract_answer, grade
+from qwenlab.tasks.problems import Problem, opens_thinking, problem_prompts, problem_seeds
 from qwenlab.tasks.run_folder import RunFolder, write_whole
 
 RECORDS, SUMMARY = "records.jsonl", "summary.json"
@@ -59,11 +59,12 @@ def evaluate(
     """
     numbers = [problem.number for problem in problems]
     if not numbers or len(set(numbers)) < len(numbers):
-        raise ValueError(f"{len(numbers)} problems with {len(set(numbers))} numbers, expected some, each with its own")
+        many = f"{len(numbers)} problems with {len(set(numbers))} numbers"
+        raise ValueError(f"{many}, expected at least 1 problem, each with its own number")
     limit = model.config.max_position_embeddings
     prompts = problem_prompts(tokenizer, problems, plain=plain, thinking=thinking, limit=limit)
     sampling = (max_new_tokens, None, temperature, top_k, top_p, 1.0, problem_seeds(problems, seed))
-    requests = make_requests(model, prompts, samples, *sampling)
+    requests = make_requests(model, prompts, whole(samples, "samples", 1), *sampling)
     stats = Engine(model, 1, strategy=strategy).stats  # a wrong strategy is named before there is a folder
     rows = rows_that_fit(model, requests) if batch_size == "auto" else whole(batch_size, "batch_size", 1)
     settings = identity(model, problems) | {"samples": samples, "max_new_tokens": max_new_tokens, "seed": seed}
@@ -87,7 +88,7 @@ def evaluate(
                 grading += perf_counter() - ended
         result = Evaluation(problems, [done[key] for key in sorted(done)], rows, stats, grading)
         if run and (missing or not (run.path / SUMMARY).exists()):
-            held = {name: value for name, value in vars(result).items() if name != "records"}
+            held = {"model": str(getattr(model, "folder", None))} | vars(result) | {"records": RECORDS}
             write_whole(run.path / SUMMARY, json.dumps(held, indent=2) + "\n")
     return result
 
@@ -95,15 +96,10 @@ def evaluate(
 def judged(tokenizer, problem: Problem, sample: int, request: Request) -> dict:
     """What is kept of one answer, as JSON values; `tokens` counts what was sampled, the stop id included."""
     prompt, text = tokenizer.decode(request.prompt), tokenizer.decode(request.token_ids)
-    answer = extract_answer(text, thinking_open=prompt.rstrip().endswith(OPEN))
+    answer = extract_answer(text, thinking_open=opens_thinking(tokenizer, request.prompt))
     said = {"id": problem.id, "number": problem.number, "sample": sample, "prompt": prompt, "text": text}
     verdict = {"answer": answer, "gold": problem.answer, "verdict": grade(answer, problem.answer)}
     return said | verdict | {"tokens": len(request.logprobs), "finish_reason": request.finish_reason}
-
-
-def problem_seeds(problems: Sequence[Problem], seed: int) -> list[int]:
-    """One seed a problem, by its own number: its samples are the same in every set, order and batch."""
-    return [whole(seed, "seed", 0) * 2**32 + problem.number for problem in problems]
 
 
 def identity(model, problems: Sequence[Problem]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from qwenlab.errors import QwenlabError, json_value, text_of, whole
 from qwenlab.tasks.arithmetic import arithmetic_problems
+from qwenlab.tasks.grading import CLOSE, OPEN
 
 # Which of the arithmetic problems, and how many: of those to train on, products run out after some 7,800.
 TINY = {"tiny-test": ("held-out", 1000), "tiny-train": ("train", 5000)}
@@ -146,3 +147,15 @@ def problem_prompts(
             raise ProblemError(f"problem {problem.id}: {len(ids)} tokens leave no room in a context of {limit}")
         prompts.append(ids)
     return prompts
+
+
+def problem_seeds(problems: Sequence[Problem], seed: int) -> list[int]:
+    """One seed a problem, by its own number: its samples are the same in every set, order and batch."""
+    return [whole(seed, "seed", 0) * 2**32 + problem.number for problem in problems]
+
+
+def opens_thinking(tokenizer, prompt: Sequence[int]) -> bool:
+    """Whether a prompt ends inside a thinking block, as Qwen3.5's template has it: the answer then doesn't open one.
+    The control tokens tell, never the text: a question may write them out."""
+    marks = [id for id in prompt if id in (tokenizer.control.get(OPEN), tokenizer.control.get(CLOSE))]
+    return marks[-1:] == [tokenizer.control.get(OPEN)]

@@ -16,7 +16,7 @@ from torch import Tensor
 from qwenlab.batching.generation import generate
 from qwenlab.batching.padding import left_pad
 from qwenlab.errors import whole
-from qwenlab.tasks.grading import CLOSE, OPEN, extract_answer, grade
+from qwenlab.tasks.evaluation import judged
 from qwenlab.tasks.objective import AVERAGES, advantages, average, clipped_loss, divergence
 from qwenlab.tasks.problems import Problem, problem_prompts
 from qwenlab.tasks.run_folder import RunFolder
@@ -53,7 +53,7 @@ def grpo(
     A step samples `num_rollouts` answers to each of `prompts_per_step` problems at `temperature`, rewards an answer
     with 1 if `grade` finds it right and with 0 else, and takes `updates` steps of AdamW (rate `lr`, constant) along
     the clipped objective. `batch_size` rows are answered at once, and as many are trained on at once; the gradients
-    are those of one big batch. lr: 1e-6 is usual for a published model; the tiny ones learn with 6e-4.
+    are those of one big batch. lr: 1e-6 is usual for a published model; the tiny ones learn with 3e-4.
 
     kl: weight of the divergence from the model as it was given, of which a frozen copy is then kept. averaging: see
     `average`. clip: the largest norm of a gradient. plain, thinking: see `problem_prompts`. folder: a new run's, or one
@@ -74,7 +74,7 @@ def grpo(
     Raises ValueError for a wrong option, TrainingError, ProblemError, RunFolderError.
     """
     counts = {"steps": steps, "prompts_per_step": prompts_per_step, "updates": updates, "batch_size": batch_size}
-    for name, value in (counts | {"max_new_tokens": max_new_tokens}).items():
+    for name, value in (counts | {"max_new_tokens": max_new_tokens, "save_every": save_every}).items():
         whole(value, name, 1)
     whole(num_rollouts, "num_rollouts", 2), whole(seed, "seed", 0)
     for name, value in {"temperature": temperature, "lr": lr, "minutes": minutes}.items():
@@ -146,10 +146,8 @@ def completion(request) -> list[int]:
 
 
 def reward(tokenizer, request, problem: Problem) -> float:
-    """1 if the answer is right, else 0: what evaluation and voting count."""
-    asked, text = tokenizer.decode(request.prompt), tokenizer.decode(request.token_ids)
-    answer = extract_answer(text, thinking_open=asked.rfind(OPEN) > asked.rfind(CLOSE))
-    return float(grade(answer, problem.answer))
+    """1 if the answer is right, else 0, as evaluation judges it."""
+    return float(judged(tokenizer, problem, 0, request)["verdict"])
 
 
 def problem_order(count: int, seed: int, start: int, many: int) -> list[tuple[int, int]]:

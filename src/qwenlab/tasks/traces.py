@@ -13,7 +13,7 @@ from typing import NamedTuple
 from qwenlab.batching.generation import generate
 from qwenlab.errors import QwenlabError, whole
 from qwenlab.tasks.grading import CLOSE, OPEN, extract_answer, grade
-from qwenlab.tasks.problems import BOXED, Problem, problem_prompts, records
+from qwenlab.tasks.problems import BOXED, Problem, opens_thinking, problem_prompts, problem_seeds, records
 from qwenlab.tasks.run_folder import RunFolder
 
 TRACES, REJECTED = "traces.jsonl", "rejected.jsonl"
@@ -77,12 +77,6 @@ def take_apart(text: str) -> tuple[str, str]:
     return thinking.strip("\n"), content.strip("\n")
 
 
-def opens(tokenizer, prompt: list[int]) -> bool:
-    """Whether a prompt ends inside a thinking block, as Qwen3.5's template has it: the answer then doesn't open one."""
-    text = tokenizer.decode(prompt)
-    return text.rfind(OPEN) > text.rfind(CLOSE)
-
-
 def answer_rows(model, tokenizer, traces: Sequence[Trace], max_length: int, plain: bool = False):
     """The rows that a student reads, and the numbers of the traces that were dropped.
 
@@ -99,7 +93,7 @@ def answer_rows(model, tokenizer, traces: Sequence[Trace], max_length: int, plai
             parts = [OPEN, "\n" + trace.thinking + "\n", CLOSE, "\n\n" + trace.content]
             if not trace.thinking:
                 parts = [trace.content]
-            elif opens(tokenizer, prompt):
+            elif opens_thinking(tokenizer, prompt):
                 parts[:2] = [trace.thinking + "\n"]
             answer = [id for part in parts for id in part_ids(tokenizer, part)]
         except QwenlabError as problem:
@@ -147,7 +141,7 @@ def make_traces(
 
         def note(request) -> None:
             problem = left[request.index]
-            text = (OPEN if opens(tokenizer, request.prompt) else "") + tokenizer.decode(request.token_ids)
+            text = (OPEN if opens_thinking(tokenizer, request.prompt) else "") + tokenizer.decode(request.token_ids)
             thinking, content = take_apart(text)
             record = {"number": problem.number, "problem": problem.problem, "answer": problem.answer}
             record["instruction"] = problem.instruction
@@ -156,8 +150,7 @@ def make_traces(
             right = not only_right or grade(extract_answer(text), problem.answer)
             run.append(TRACES if right and content.strip() else REJECTED, record)
 
-        seeds = [seed * 2**32 + problem.number for problem in left]
-        generate(model, prompts, seed=seeds, on_finish=note, progress=progress, **sampling)
+        generate(model, prompts, seed=problem_seeds(left, seed), on_finish=note, progress=progress, **sampling)
         for name in there:
             run.keep(name, sorted(run.records(name), key=lambda record: record["number"]))
     return load_traces(Path(folder) / TRACES)

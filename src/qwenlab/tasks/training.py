@@ -72,8 +72,9 @@ class Training:
 
     def save(self) -> None:
         """A checkpoint of this step in Hugging Face layout, whole or not at all; then the one before goes."""
-        if self.folder and not (self.folder.path / checkpoint_name(self.step)).exists():
-            path = self.folder.write_folder(checkpoint_name(self.step), self.fill)
+        name = f"step-{self.step:06}"
+        if self.folder and not (self.folder.path / name).exists():
+            path = self.folder.write_folder(name, self.fill)
             for other in self.folder.path.glob("step-*"):
                 if other != path:
                     shutil.rmtree(other, ignore_errors=True)
@@ -119,7 +120,10 @@ class Training:
                 metrics["seconds"] = perf_counter() - began
                 spent += metrics["seconds"]
                 self.step += 1
-                self.note(metrics)
+                self.metrics.append(metrics)
+                if self.folder:
+                    self.folder.append(METRICS, metrics)
+                    write_whole(self.folder.path / TABLE, table(self.metrics))
                 bar.set_postfix({name: f"{metrics[name]:.4g}" for name in show}, refresh=False)
                 bar.update()
                 if self.step % save_every == 0:
@@ -131,13 +135,6 @@ class Training:
                 say(f"{self.folder.path}: saved after {self.step} steps; the same again goes on from there")
             raise KeyboardInterrupt
         return self.metrics
-
-    def note(self, metrics: dict) -> None:
-        """Adds a step's record to metrics.jsonl and metrics.csv."""
-        self.metrics.append(metrics)
-        if self.folder:
-            self.folder.append(METRICS, metrics)
-            write_whole(self.folder.path / TABLE, table(self.metrics))
 
 
 @contextmanager
@@ -172,10 +169,6 @@ def reference_kernels() -> Iterator[None]:
     finally:
         os.environ["QWENLAB_LINEAR"] = before
         linear.known.clear()
-
-
-def checkpoint_name(step: int) -> str:
-    return f"step-{step:06}"
 
 
 def table(records: list[dict]) -> str:

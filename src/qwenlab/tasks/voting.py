@@ -21,12 +21,21 @@ def majority_vote(answers: Sequence[str | None]) -> tuple[str | None, dict[str, 
     compared. None is no candidate: without any other the answer is None. Of equally large groups the one that
     appeared first wins.
     """
-    first: dict[str, str] = {}  # of every spelling met, the first member of its group: each is compared once
+    return count_votes(groups_of(answers))
+
+
+def groups_of(answers: Sequence[str | None]) -> list[str | None]:
+    """For each answer the first member of its group. Those of the first n answers are the first n of all."""
+    first: dict[str, str] = {}  # by spelling, each of which is compared once
     for answer in answers:
         if answer is not None and answer not in first:
-            members = dict.fromkeys(first.values())
-            first[answer] = next((member for member in members if grade(answer, member)), answer)
-    counts = Counter(first[answer] for answer in answers if answer is not None)
+            first[answer] = next((group for group in dict.fromkeys(first.values()) if grade(answer, group)), answer)
+    return [first.get(answer) for answer in answers]
+
+
+def count_votes(groups: Sequence[str | None]) -> tuple[str | None, dict[str, int]]:
+    """The same of answers that differ wherever their texts do."""
+    counts = Counter(group for group in groups if group is not None)
     return max(counts, key=counts.get, default=None), dict(counts)
 
 
@@ -58,8 +67,9 @@ class Voting:
         for start in range(0, len(evaluation.records), samples):
             records = evaluation.records[start : start + samples]
             verdicts = {record["answer"]: record["verdict"] for record in records}
+            groups = groups_of([record["answer"] for record in records])
             for n in steps:
-                answer, counts = majority_vote([record["answer"] for record in records[:n]])
+                answer, counts = count_votes(groups[:n])
                 right[n].append(answer is not None and verdicts[answer])
             vote = {"answer": answer, "verdict": right[samples][-1], "counts": counts}
             self.votes.append({name: records[0][name] for name in ("id", "number", "gold")} | vote)

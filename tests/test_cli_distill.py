@@ -1,0 +1,212 @@
+"""`qwenlab traces` and `qwenlab distill`: from problems to a trained student, killed on the way, or asked wrongly."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from helpers import count, hear_ctrl_c
+from small_checkpoint import write_small_checkpoint
+
+import qwenlab
+from qwenlab import cli
+from qwenlab.tasks.training import last_checkpoint
+
+STEPS = 60
+# A checkpoint every five steps, so that kills come before, in and behind them.
+PROGRAM = """
+import sys, torch
+torch.set_num_threads(1)
+from qwenlab import cli
+from qwenlab.tasks import distillation
+distillation.SAVE_EVERY = 5
+cli.main(sys.argv[1:])
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    return str(write_small_checkpoint(tmp_path_factory.mktemp("checkpoint")))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> str:
+    rng, path = random.Random(0), tmp_path_factory.mktemp("data") / "traces.jsonl"
+    with path.open("w") as file:
+        for _ in range(48):
+            a, b = rng.randrange(100), rng.randrange(100)
+            text = {"problem": f"{a}+{b}?", "message_thinking": f"{a} and {b} " * rng.randint(1, 5)}
+            file.write(json.dumps(text | {"message_content": f"{a + b}", "instruction": ""}) + "\n")
+    return str(path)
+
+
+@pytest.fixture
+def run(capsys, tmp_path, monkeypatch):
+    """Runs a command in an empty folder; returns its status, stdout and stderr (without progress bars)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as end:
+            cli.main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return end.value.code, out, "".join(line for line in err.splitlines(keepends=True) if "qwenlab:" in line)
+
+    return run
+
+
+def weights(folder) -> dict[str, torch.Tensor]:
+    return dict(qwenlab.load(last_checkpoint(folder), device="cpu")[0].named_parameters())
+
+
+def equal(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+# --- What they do ----------------------------------------------------------------------------------------------------
+
+
+def test_traces_then_distill(run):
+    options = ["--data", "tiny-train", "--limit", 20, "--temperature", 0, "--max-new-tokens", 128]
+    code, out, err = run("traces", "--model", "tiny", *options, "--output", "t")
+    assert code == 0 and "tiny, float32 on cpu, 20 problems" in err
+    records = [json.loads(line) for line in open("t/traces.jsonl", encoding="utf-8")]
+    assert f"t/traces.jsonl: {len(records)} traces of 20 problems" in out and 15 < len(records) <= 20
+    options = ["--data", "t/traces.jsonl", "--held-out", 4, "--epochs", 2, "--lr", 1e-4, "--output", "d"]
+    code, out, err = run("distill", "--model", "tiny-base", *options)
+    assert code == 0 and f"tiny-base, float32 on cpu, {len(records)} traces" in err
+    assert "held-out loss: " in out and "(step 0) -> " in out and "pads: " in out and "d/step-00000" in out
+    _, tokenizer = qwenlab.load(last_checkpoint("d"))  # a whole checkpoint
+    assert tokenizer.chat([{"role": "user", "content": "1+1?"}])
+    code, _, err = run("distill", "--model", "tiny-base", *options)  # once more: it is done already
+    assert code == 0
+    code, _, err = run("distill", "--model", "tiny-base", *options[:-1], "e", "--max-length", 28)
+    assert code == 0 and "whose answer begins too late: " in err and "dropped " in err
+
+
+def test_a_teacher_s_probabilities(run, data):
+    options = ["--model", "tiny-base", "--data", data, "--epochs", 0.5, "--held-out", 8, "--batch-size", 4]
+    losses = []
+    for number, more in enumerate(([], ["--teacher", "tiny"], ["--teacher", "tiny", "--temperature", 2])):
+        code, out, _ = run("distill", *options, *more, "--output", number)
+        assert code == 0
+        losses.append(out.partition("held-out loss: ")[2])
+    assert len(set(losses)) == 3
+
+
+# --- Killed ----------------------------------------------------------------------------------------------------------
+
+
+def command(model, data, folder) -> list[str]:
+    options = ["distill", "--model", model, "--data", data, "--output", str(folder), "--lr", "1e-3", "--seed", "2"]
+    return [*options, "--epochs", "6", "--batch-size", "4", "--micro-batch", "3", "--held-out", "8"]
+
+
+def start(*arguments):
+    """In a process of its own, to be killed."""
+    environment, pipe = os.environ | {"OMP_NUM_THREADS": "1"}, subprocess.PIPE
+    program = [sys.executable, "-c", PROGRAM, *command(*arguments)]
+    return subprocess.Popen(program, env=environment, preexec_fn=hear_ctrl_c, stdout=pipe, stderr=pipe, text=True)
+
+
+def finish(*arguments) -> None:
+    """In this process, to the end."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with pytest.raises(SystemExit) as end:
+            cli.main(command(*arguments))
+        assert not end.value.code
+    finally:
+        torch.set_num_threads(threads)
+
+
+def steps_of(folder) -> int:
+    path = folder / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else -1
+
+
+def wait_for(process, folder, steps: int) -> None:
+    """Until so many steps are written: what is before, loading above all, is not the moment that is meant."""
+    while process.poll() is None and steps_of(folder) < steps:
+        time.sleep(0.002)
+
+
+@pytest.fixture(scope="module")
+def whole(model, data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    finish(model, data, folder)
+    return folder
+
+
+@pytest.mark.parametrize("moment", range(count(2, 20)))
+def test_a_run_killed_at_any_moment_ends_with_the_same_weights(model, data, whole, tmp_path, moment):
+    rng, folder = random.Random(moment), tmp_path / "run"
+    for _ in range(count(1, 2)):
+        process = start(model, data, folder)
+        wait_for(process, folder, rng.randrange(max(0, steps_of(folder)), STEPS))
+        time.sleep(rng.random() * 0.03)
+        process.kill()
+        assert process.wait() in (0, -signal.SIGKILL), process.stderr.read()
+    finish(model, data, folder)
+    assert equal(weights(folder), weights(whole))
+    losses = [[json.loads(line)["loss"] for line in (path / "metrics.jsonl").open()] for path in (folder, whole)]
+    assert losses[0] == losses[1] and len(losses[0]) == STEPS
+    assert len((folder / "metrics.csv").read_text().splitlines()) == STEPS + 1
+    assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in whole.iterdir())
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(model, data, whole, tmp_path):
+    folder = tmp_path / "run"
+    process = start(model, data, folder)
+    wait_for(process, folder, 8)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130 and "Traceback" not in err
+    assert "goes on from there" in err and int(last_checkpoint(folder).name[5:]) >= 8
+    finish(model, data, folder)
+    assert equal(weights(folder), weights(whole))
+
+
+# --- Asked wrongly ---------------------------------------------------------------------------------------------------
+
+GOOD = json.dumps({"problem": "1+1?", "message_content": "2"}) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("", [], "t.jsonl: no trace in it"),
+        (GOOD + "{\n", [], "t.jsonl line 2: not JSON"),
+        (GOOD + '{"problem": "2"}\n', [], "t.jsonl line 2: message_content is None, expected text"),
+        (GOOD * 9, ["--max-length", 4], "none of 9 traces has a token of its answer within 4 tokens"),
+        (GOOD * 9, [], "9 traces are of use, expected more than the 64 that are held out"),
+        (GOOD * 9, ["--held-out", 2, "--batch-size", 0], "batch_size is 0, expected a whole number of at least 1"),
+        (GOOD * 9, ["--held-out", 2, "--teacher", "tiny"], "a teacher's logits need the student's vocabulary: id "),
+        (GOOD * 9, ["--held-out", 2, "--teacher", "nobody"], "no checkpoint 'nobody'"),
+        (GOOD * 9, ["--data", "t.txt"], "t.txt: expected a .json or .jsonl file"),
+        (GOOD * 9, ["--data", "none.json"], "none.json: can't be read (No such file or directory)"),
+        (GOOD * 9, ["--held-out", 2, "--output", "mine"], "mine: holds files but no run"),
+    ],
+)
+def test_wrong_input_is_one_line_and_nothing_is_written(run, model, tmp_path, text, options, message):
+    (tmp_path / "t.jsonl").write_text(text)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    code, out, err = run("distill", "--model", model, "--data", "t.jsonl", "--output", "d", *options)
+    said = [line for line in err.splitlines() if "traces" not in line.partition(" on cpu")[2]]
+    assert (code, out) == (2, "") and len(said) == 1 and message in said[0] and "Traceback" not in err
+    assert not (tmp_path / "d").exists() and [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+def test_another_run_s_folder_is_refused(run, data, model, whole):
+    before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+    code, out, err = run("distill", "--model", model, "--data", data, "--output", whole, "--held-out", 8)
+    assert (code, out) == (2, "") and "holds another run (" in err
+    code, out, err = run("traces", "--model", "tiny", "--data", "tiny-train", "--limit", 3, "--output", whole)
+    assert (code, out) == (2, "") and "holds another run (" in err
+    assert before == {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
