@@ -93,6 +93,11 @@ def test_sixteen_at_once_is_faster_than_one_by_one(lesson, capsys):
     assert times > 2 and seconds < 16
 
 
+def test_in_a_full_batch_sixteen_samples_cost_several_times_as_much(lesson, capsys):
+    times, tokens = numbers(r"([\d.]+) times the", lesson.say("loses-full", capsys))
+    assert times > 4 and 12 < tokens < 20
+
+
 BREAKS = {
     "1": [
         ("prompts,  # 1", "prompts * n,"),
