@@ -9,7 +9,7 @@ from helpers import PAD, count, random_prompts, with_marks
 
 import qwenlab
 from qwenlab.tasks import rl
-from qwenlab.tasks.problems import load_problems
+from qwenlab.tasks.problems import Problem, load_problems
 from qwenlab.tasks.rl import accumulate, completion, grpo, problem_order, rectangle
 from qwenlab.tasks.training import Training, TrainingError, last_checkpoint, token_logprobs
 
@@ -164,8 +164,10 @@ def test_rewards_are_the_grader_s(base):
     tokenizer = base[1]
 
     def one(text, prompt="x"):
-        request = SimpleNamespace(prompt=with_marks(tokenizer, prompt), token_ids=tokenizer.encode(text))
-        return rl.reward(tokenizer, request, SimpleNamespace(answer="7"))
+        ids = tokenizer.encode(text)
+        said = {"token_ids": ids, "logprobs": ids, "finish_reason": "stop"}
+        request = SimpleNamespace(prompt=with_marks(tokenizer, prompt), **said)
+        return rl.reward(tokenizer, request, Problem(0, "3 + 4", "7", "0"))
 
     assert one("\\boxed{5} wrong \\boxed{7}") == 1 and one("\\boxed{7} so \\boxed{") == 0 and one("\\boxed{5}") == 0
     assert one("so \\boxed{7}", prompt="a<think>\n") == 0 and one("so</think>\\boxed{7}", prompt="a<think>\n") == 1

@@ -66,7 +66,7 @@ def test_the_frame_is_whole(path):
     assert sum("explore(" in cell.source for cell in codes) >= 1
     tags = [tag for cell in codes for tag in cell.metadata.get("tags", [])]
     assert "break" in tags and "restore" in tags
-    assert any(re.search(r'^CHECKPOINT = "tiny(-hybrid)?"', cell.source, re.M) for cell in codes)
+    assert any(re.search(r'^CHECKPOINT = "tiny(-hybrid|-base)?"', cell.source, re.M) for cell in codes)
 
 
 @lessons

@@ -8,10 +8,14 @@ import math
 from functools import cache
 
 import torch
+import widget_answers
 import widget_memory
 import widget_prefix
 import widget_queue
+import widget_records
+import widget_rollouts
 import widget_seats
+import widget_votes
 
 import qwenlab
 
@@ -180,6 +184,10 @@ EXPECTED = {
     "08-early-stop": [widget_seats.seats],
     "09-continuous-batching": [widget_queue.queue],
     "10-shared-prefix": [widget_prefix.prefix],
+    "11-evaluation": [widget_records.records],
+    "12-self-consistency": [widget_votes.votes],
+    "13-grpo": [widget_rollouts.training],
+    "14-distillation": [widget_answers.average],
 }
 
 

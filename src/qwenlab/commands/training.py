@@ -12,7 +12,7 @@ Data = Annotated[str, typer.Option(help="tiny-train, math500, or a .json or .jso
 Output = Annotated[Path, typer.Option(help="Folder of the run; the same command goes on there.")]
 Steps = Annotated[int, typer.Option(help="How many steps the model has done at the end.")]
 Minutes = Annotated[float | None, typer.Option(help="No new step after so many minutes of training.")]
-LearningRate = Annotated[float, typer.Option(help="6e-4 for the tiny models, 1e-6 for published ones.")]
+LearningRate = Annotated[float, typer.Option(help="3e-4 for the tiny models, 1e-6 for published ones.")]
 SaveEvery = Annotated[int, typer.Option(help="Steps between two checkpoints; the newest is kept.")]
 PNG = "metrics.png"
 

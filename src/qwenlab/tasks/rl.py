@@ -16,9 +16,9 @@ from torch import Tensor
 from qwenlab.batching.generation import generate
 from qwenlab.batching.padding import left_pad
 from qwenlab.errors import whole
-from qwenlab.tasks.grading import extract_answer, grade
+from qwenlab.tasks.evaluation import judged
 from qwenlab.tasks.objective import AVERAGES, advantages, average, clipped_loss, divergence
-from qwenlab.tasks.problems import Problem, opens_thinking, problem_prompts
+from qwenlab.tasks.problems import Problem, problem_prompts
 from qwenlab.tasks.run_folder import RunFolder
 from qwenlab.tasks.training import Training, run_settings, token_logprobs
 
@@ -53,7 +53,7 @@ def grpo(
     A step samples `num_rollouts` answers to each of `prompts_per_step` problems at `temperature`, rewards an answer
     with 1 if `grade` finds it right and with 0 else, and takes `updates` steps of AdamW (rate `lr`, constant) along
     the clipped objective. `batch_size` rows are answered at once, and as many are trained on at once; the gradients
-    are those of one big batch. lr: 1e-6 is usual for a published model; the tiny ones learn with 6e-4.
+    are those of one big batch. lr: 1e-6 is usual for a published model; the tiny ones learn with 3e-4.
 
     kl: weight of the divergence from the model as it was given, of which a frozen copy is then kept. averaging: see
     `average`. clip: the largest norm of a gradient. plain, thinking: see `problem_prompts`. folder: a new run's, or one
@@ -146,10 +146,8 @@ def completion(request) -> list[int]:
 
 
 def reward(tokenizer, request, problem: Problem) -> float:
-    """1 if the answer is right, else 0: what evaluation and voting count."""
-    text = tokenizer.decode(request.token_ids)
-    answer = extract_answer(text, thinking_open=opens_thinking(tokenizer, request.prompt))
-    return float(grade(answer, problem.answer))
+    """1 if the answer is right, else 0, as evaluation judges it."""
+    return float(judged(tokenizer, problem, 0, request)["verdict"])
 
 
 def problem_order(count: int, seed: int, start: int, many: int) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""What the lessons show and how answers are checked: heatmap, timeline, curve, side_by_side, image, explore, check.
+"""What lessons show and how answers are checked: heatmap, timeline, curve, side_by_side, image, explore, check, stored.
 
 Nothing heavy is loaded here: matplotlib and ipywidgets are imported only by the call that needs them.
 """
@@ -12,6 +12,7 @@ _HOME = {
     "heatmap": "heatmaps",
     "image": "pictures",
     "side_by_side": "pictures",
+    "stored": "keeping",
     "timeline": "timelines",
 }
 __all__ = sorted(_HOME)

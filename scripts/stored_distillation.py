@@ -1,0 +1,125 @@
+"""Make the stored results of lesson 14: `tiny-base` learns from the traces of `tiny`, and unseen problems say how much.
+
+The traces are made once. Then one process with one thread a run; as many at a time as there are idle cores. The files
+in runs/ are parts; the last command puts them together.
+
+    export OMP_NUM_THREADS=1
+    python scripts/stored_distillation.py --traces runs/distillation
+    python scripts/stored_distillation.py --traces runs/distillation --seed 0 --out runs/distillation-0.json  # 1, 2
+    python scripts/stored_distillation.py --merge runs/distillation-*.json \\
+        --out src/qwenlab/teach/stored/distillation.json
+
+Minutes are those of training. The accuracies on all of tiny-test, before and after, are taken apart from them.
+"""
+
+import argparse
+import json
+import sys
+from datetime import date
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+import qwenlab
+from qwenlab.bench.timing import machine_name
+from qwenlab.tasks.distillation import distill
+from qwenlab.tasks.grading import extract_answer, grade
+from qwenlab.tasks.problems import load_problems, problem_prompts
+from qwenlab.tasks.run_folder import write_whole
+from qwenlab.tasks.traces import TRACES, load_traces, make_traces
+
+TEACHER, STUDENT = "tiny", "tiny-base"
+LONGEST = 160  # tokens of an answer: a trace's, or one in a test
+# As in the lesson.
+SETTINGS = {"batch_size": 16, "lr": 1e-3, "held_out": 64}
+EPOCHS = 100  # more than the minutes allow
+
+
+def right(model, tokenizer, problems: list) -> float:
+    """Share of the problems that the greedy answer gets right."""
+    result = qwenlab.generate(model, problem_prompts(tokenizer, problems), max_new_tokens=LONGEST, slots=128)
+    texts = [tokenizer.decode(request.token_ids) for request in result]
+    return sum(grade(extract_answer(t), p.answer) for t, p in zip(texts, problems, strict=True)) / len(problems)
+
+
+def provenance(seconds: float, model) -> dict:
+    return {
+        "machine": machine_name(model.device),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "teacher": TEACHER,
+        "student": STUDENT,
+        "command": " ".join(["python", "scripts/stored_distillation.py", *sys.argv[1:]]),
+        "date": date.today().isoformat(),
+        "seconds": round(seconds),
+    }
+
+
+def train(folder: Path, seed: int, minutes: float, problems: int) -> dict:
+    """One run: held-out loss and greedy accuracy before and after, steps, tokens and seconds of training."""
+    began = perf_counter()
+    traces = load_traces(folder / TRACES)
+    model, tokenizer = qwenlab.load(STUDENT, dtype="float32", device="cpu")
+    tests = load_problems("tiny-test", problems)
+    before = right(model, tokenizer, tests)
+    options = {"epochs": EPOCHS, "minutes": minutes, "seed": seed, "progress": True}
+    run = distill(model, tokenizer, traces, **options, **SETTINGS)
+    losses = list(run.losses.values())
+    return {
+        "seed": seed,
+        "minutes": minutes,
+        "problems": len(tests),
+        "traces": len(traces),
+        "before": before,
+        "after": right(model, tokenizer, tests),
+        "loss_before": losses[0],
+        "loss_after": losses[-1],
+        "losses": {"step": list(run.losses), "loss": [float(f"{loss:.4g}") for loss in losses]},
+        "steps": len(run.metrics),
+        "tokens": sum(step["tokens"] for step in run.metrics),
+        "padded": run.padded,
+        "seconds": sum(step["seconds"] for step in run.metrics),
+        "provenance": provenance(perf_counter() - began, model),
+    }
+
+
+def merge(parts: list[Path]) -> dict:
+    runs = sorted((json.loads(part.read_text(encoding="utf-8")) for part in parts), key=lambda run: run["seed"])
+    said = dict(runs[0]["provenance"])
+    said["command"] = " ".join(["python", "scripts/stored_distillation.py", *sys.argv[1:]])
+    said["seconds"] = sum(run["provenance"]["seconds"] for run in runs)
+    return {"provenance": said, "settings": SETTINGS, "runs": runs}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--traces", type=Path, metavar="FOLDER", help="of the teacher's traces; made there without --seed"
+    )
+    parser.add_argument("--seed", type=int, help="train with this seed")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="PART", help="put the parts together")
+    parser.add_argument("--out", type=Path, help="the file that is written")
+    parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--limit", type=int, help="problems of the teacher (default: all of tiny-train)")
+    parser.add_argument("--problems", type=int, default=1000, help="problems of the tests before and after")
+    asked = parser.parse_args()
+    if asked.merge is None and asked.traces is None:
+        parser.error("expected --traces or --merge")
+    if (asked.merge is not None or asked.seed is not None) and asked.out is None:
+        parser.error("expected --out")
+    if asked.merge is None and asked.seed is None:
+        teacher, tokenizer = qwenlab.load(TEACHER, dtype="float32", device="cpu")
+        problems = load_problems("tiny-train", asked.limit)
+        made = make_traces(teacher, tokenizer, problems, asked.traces, max_new_tokens=LONGEST, progress=True)
+        print(f"{len(made)} traces of {len(problems)} problems")
+        return
+    made = merge(asked.merge) if asked.merge else train(asked.traces, asked.seed, asked.minutes, asked.problems)
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(asked.out, json.dumps(made) + "\n")
+    print(f"wrote {asked.out} ({asked.out.stat().st_size / 1000:.0f} kB)")
+
+
+if __name__ == "__main__":
+    main()
