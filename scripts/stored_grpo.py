@@ -30,7 +30,8 @@ from qwenlab.tasks.run_folder import write_whole
 
 CHECKPOINT = "tiny-base"
 # As in the lesson.
-SETTINGS = {"num_rollouts": 8, "prompts_per_step": 8, "batch_size": 64, "max_new_tokens": 72}
+SETTINGS = {"num_rollouts": 8, "prompts_per_step": 12, "batch_size": 96, "max_new_tokens": 72}
+WARM_UP = 10  # steps
 LONGEST = 256  # tokens of an answer in a test
 SEED = 1000  # of the samples in a test
 BATCHES = (1, 4, 8, 64)  # whose speed is measured
@@ -87,7 +88,7 @@ def train(out: Path, seed: int, minutes: float, lr: float, every: int, tests: in
         steps = done["tests"][-1]["step"] + every
         model, tokenizer = qwenlab.load(CHECKPOINT, dtype="float32", device="cpu")  # the folder holds what it learned
         options = {"steps": steps, "minutes": minutes, "seed": seed, "folder": work, "save_every": every}
-        metrics = grpo(model, tokenizer, train_set, lr=lr, progress=True, **options, **SETTINGS)
+        metrics = grpo(model, tokenizer, train_set, lr=lr, warm_up=WARM_UP, progress=True, **options, **SETTINGS)
         if len(metrics) > done["tests"][-1]["step"]:
             done["tests"].append({"step": len(metrics), **both(model, tokenizer, held_out[:tests])})
         print(f"seed {seed}, step {len(metrics)}: {done['tests'][-1]}", file=sys.stderr, flush=True)

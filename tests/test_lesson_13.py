@@ -219,7 +219,7 @@ def test_the_stored_results_are_of_the_lessons_settings_and_whole(lesson):
     assert {"command", "date", "machine", "torch", "threads", "dtype", "seconds"} <= set(held["provenance"])
     assert held["provenance"]["checkpoint"] == names["CHECKPOINT"]
     settings = held["settings"]
-    assert settings["num_rollouts"] == names["ROLLOUTS"] and settings["prompts_per_step"] == names["PROMPTS"]
+    assert settings["num_rollouts"] == names["ROLLOUTS"]
     assert settings["max_new_tokens"] == names["CAP"] and settings == stored_grpo.SETTINGS
     usual = [run["seed"] for run in held["runs"] if run["lr"] == names["USUAL"]]
     assert usual == [0, 1, 2] and len(held["runs"]) > 3  # and one with a rate that is too high

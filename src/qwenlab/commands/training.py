@@ -32,6 +32,7 @@ def grpo(
     clip_ratio: Annotated[float, typer.Option(help="How far a token's probability may move from its sampling.")] = 0.2,
     kl: Annotated[float, typer.Option(help="Weight of the divergence from the first model; 0 keeps no copy.")] = 0.0,
     averaging: Annotated[str, typer.Option(help="token, sequence or fixed: what counts alike.")] = "token",
+    warm_up: Annotated[int, typer.Option(help="Steps in which the learning rate rises to its value.")] = 0,
     updates: Annotated[int, typer.Option(help="Steps of the optimiser on the same answers.")] = 1,
     limit: Annotated[int | None, typer.Option(help="Only the first so many problems.")] = None,
     no_thinking: Annotated[bool, typer.Option("--no-thinking", help="Tell the chat template not to think.")] = False,
@@ -52,6 +53,7 @@ def grpo(
     say(f"{model}, {where(network)}, {len(problems)} problems")
     options = {"num_rollouts": num_rollouts, "batch_size": batch_size, "max_new_tokens": max_new_tokens}
     options |= {"prompts_per_step": prompts_per_step, "temperature": temperature, "clip_ratio": clip_ratio, "kl": kl}
+    options |= {"warm_up": warm_up}
     options |= {"averaging": averaging, "updates": updates, "plain": plain, "thinking": not no_thinking, "seed": seed}
     options |= {"folder": output, "steps": steps, "minutes": minutes, "save_every": save_every, "progress": True}
     metrics = rl.grpo(network, tokenizer, problems, lr=lr, **options)

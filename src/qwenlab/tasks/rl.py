@@ -40,6 +40,7 @@ def grpo(
     averaging: str = "token",
     updates: int = 1,
     clip: float = 1.0,
+    warm_up: int = 0,
     seed: int = 0,
     plain: bool = False,
     thinking: bool = True,
@@ -51,9 +52,10 @@ def grpo(
     """Trains `model`, which must be float32, in place; returns a record of metrics a step.
 
     A step samples `num_rollouts` answers to each of `prompts_per_step` problems at `temperature`, rewards an answer
-    with 1 if `grade` finds it right and with 0 else, and takes `updates` steps of AdamW (rate `lr`, constant) along
-    the clipped objective. `batch_size` rows are answered at once, and as many are trained on at once; the gradients
-    are those of one big batch. lr: 1e-6 is usual for a published model; the tiny ones learn with 3e-4.
+    with 1 if `grade` finds it right and with 0 else, and takes `updates` steps of AdamW along the clipped objective.
+    `batch_size` rows are answered at once, and as many are trained on at once; the gradients are those of one big
+    batch. The rate rises to `lr` in the first `warm_up` steps and stays there: 1e-6 is usual for a published model, the
+    tiny ones learn with 3e-4.
 
     kl: weight of the divergence from the model as it was given, of which a frozen copy is then kept. averaging: see
     `average`. clip: the largest norm of a gradient. plain, thinking: see `problem_prompts`. folder: a new run's, or one
@@ -73,6 +75,7 @@ def grpo(
 
     Raises ValueError for a wrong option, TrainingError, ProblemError, RunFolderError.
     """
+    whole(warm_up, "warm_up", 0)
     counts = {"steps": steps, "prompts_per_step": prompts_per_step, "updates": updates, "batch_size": batch_size}
     for name, value in (counts | {"max_new_tokens": max_new_tokens, "save_every": save_every}).items():
         whole(value, name, 1)
@@ -91,7 +94,7 @@ def grpo(
     options = {"num_rollouts": num_rollouts, "prompts_per_step": prompts_per_step, "updates": updates, "seed": seed}
     options["max_new_tokens"] = max_new_tokens
     data = [[ids, problem.answer, problem.number] for ids, problem in zip(prompts, problems, strict=True)]
-    settings = run_settings(model, data, task="grpo", lr=lr, clip=clip, **learning, **options)
+    settings = run_settings(model, data, task="grpo", lr=lr, clip=clip, warm_up=warm_up, **learning, **options)
     reference = deepcopy(model).requires_grad_(False) if kl else None
 
     def learn(answers) -> dict:
@@ -117,10 +120,11 @@ def grpo(
         teachers = [(result[i], scores[i]) for i in range(len(result)) if taught[i // num_rollouts]]
         sampled = perf_counter()
         told = learn(teachers)
-        norm = training.update()  # 0, and nothing changes, where no group teaches anything
+        rate = lr * min(1, (step + 1) / (warm_up or 1))
+        norm = training.update(rate)  # 0, and nothing changes, where no group teaches anything
         for _ in range(updates - 1):
             learn(teachers)
-            training.update()
+            training.update(rate)
         return {
             "reward": rewards.mean().item(),
             "cut_off": sum(request.stop_id is None for request in result) / len(result),

@@ -36,7 +36,8 @@ class TrainingError(QwenlabError):
 
 
 class Training:
-    """A model in training with AdamW (Loshchilov and Hutter, arXiv:1711.05101; no weight decay).
+    """A model in training with AdamW (Loshchilov and Hutter, arXiv:1711.05101; betas 0.9 and 0.95, no weight
+    decay).
 
     folder: where metrics.jsonl, metrics.csv and the checkpoints "step-000010" go, the newest only; None keeps
     nothing. If it holds a checkpoint, the model and the optimiser become what they were there, bit by bit, `step` is
@@ -53,7 +54,7 @@ class Training:
         path = last_checkpoint(folder.path) if folder else None
         if path:
             load_weights(model, path, device=model.device)
-        self.optimiser = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
+        self.optimiser = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
         if path:
             self.go_on(path)
         if folder:
