@@ -15,6 +15,7 @@ import qwenlab
 from qwenlab.exercises.counting import row_steps
 from qwenlab.exercises.leaving import scatter_back, survivors
 from qwenlab.teach import exploring
+from qwenlab.teach.checking import EXERCISES
 
 NAME = "08-early-stop"
 
@@ -134,6 +135,13 @@ def test_row_steps_are_what_a_run_counts(model):
             stats = qwenlab.generate(model, prompts, **options).stats
             counted = (len(stats.steps), *stats.row_steps.values())
             assert counted == row_steps(lengths, min(slots, len(lengths)), leave)
+
+
+def test_the_cases_of_the_check_are_real_runs(model):
+    for _, (lengths, slots, leave) in EXERCISES["row-steps"].cases():
+        options = dict(max_new_tokens=lengths, stop=(), slots=slots, strategy="early-stop" if leave else "static")
+        stats = qwenlab.generate(model, [[1]] * len(lengths), **options).stats
+        assert (len(stats.steps), *stats.row_steps.values()) == row_steps(lengths, slots, leave)
 
 
 def test_survivors_scattered_back_are_those_who_stayed():

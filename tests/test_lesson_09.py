@@ -14,7 +14,7 @@ from lesson_cells import code_cells, say
 from widget_numbers import EXPECTED, wrong_cells
 
 from qwenlab import Engine, generate
-from qwenlab.exercises import seats
+from qwenlab.exercises import run_lengths, seats
 from qwenlab.teach import exploring
 
 LESSON = "09-continuous-batching"
@@ -164,7 +164,7 @@ def test_the_engine_admits_and_schedules_as_the_exercises_say(seed):
         generate(model, [[1]] * len(lengths), max_new_tokens=lengths, stop=(), slots=slots, strategy=strategy)
         for strategy in ("static", "continuous")
     ]
-    assert tuple(run.stats.step_count for run in runs) == seats.schedule_steps(lengths, slots)
+    assert tuple(run.stats.step_count for run in runs) == run_lengths.schedule_steps(lengths, slots)
     engine = Engine(model, slots=slots, token_budget=60)
     first, *line = (draw.randint(1, 58) for _ in range(8))
     for length in (first, *line):
@@ -174,6 +174,16 @@ def test_the_engine_admits_and_schedules_as_the_exercises_say(seed):
 
 
 # --- the widget ---
+
+
+def test_with_four_slots_nobody_waits_who_comes_one_by_one_and_with_three_hardly_anybody(lesson):
+    sources, names = lesson
+    exec(sources["explore-seats"].split("\ndef draw(")[0], names)
+    waits = {}
+    for slots, caps in itertools.product((3, 4), names["LENGTHS"].values()):
+        begin = names["begins"](names["serve"](caps, slots, "continuous", 2))
+        waits.setdefault(slots, []).append(sum(begin[i] - 2 * i for i in range(len(caps))))
+    assert waits[4] == [0, 0, 0] and 0 < sum(waits[3]) < 4
 
 
 def test_every_state_of_the_widget_shows_what_a_plain_loop_works_out(lesson, monkeypatch):

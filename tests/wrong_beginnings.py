@@ -38,6 +38,11 @@ def lengths_only(prompts):
     return sorted(len(ids) for ids in prompts)[0] - 1
 
 
+def first_and_last(prompts):
+    two = [prompts[0], prompts[-1]]
+    return min(agreeing(two), min(map(len, two)) - 1)
+
+
 # --- repeat-rows: (rows (B, T), n) -> rows (B * n, T), prompt (B * n,), sample (B * n,) ---
 
 
@@ -77,6 +82,29 @@ def three_dimensions(rows, n):
 def prompt_as_a_column(rows, n):
     prompt, sample = numbers(len(rows), n)
     return rows[prompt], prompt[:, None], sample
+
+
+def all_go_round(rows, n):
+    return rows.repeat(n, 1), torch.arange(len(rows)).repeat(n), torch.arange(n).repeat(len(rows))
+
+
+def side_by_side(rows, n):
+    return torch.cat([rows] * n, 1), *numbers(len(rows), n)
+
+
+def samples_in_blocks(rows, n):
+    prompt, _ = numbers(len(rows), n)
+    return rows[prompt], prompt, torch.arange(len(prompt)) // len(rows)
+
+
+def a_number_a_prompt(rows, n):
+    prompt, sample = numbers(len(rows), n)
+    return rows[prompt], torch.arange(len(rows)), sample
+
+
+def a_number_a_copy(rows, n):
+    prompt, _ = numbers(len(rows), n)
+    return rows[prompt], prompt, torch.arange(n)
 
 
 # --- prefill-tokens: (lengths, common, n) -> tokens read apart, with answers sharing, with all sharing ---
@@ -130,6 +158,26 @@ def other_order(lengths, common, n):
     return apart(lengths, n), all_of(lengths, common, n), answers(lengths, n)
 
 
+def turned_round(lengths, common, n):
+    return all_of(lengths, common, n), answers(lengths, n), apart(lengths, n)
+
+
+def common_forgotten(lengths, common, n):
+    return apart(lengths, n), answers(lengths, n), answers([length - common for length in lengths], n)
+
+
+def common_twice(lengths, common, n):
+    return apart(lengths, n), answers(lengths, n), common + answers(lengths, n)
+
+
+def all_without_the_last(lengths, common, n):
+    return apart(lengths, n), answers(lengths, n), common + sum(length - common for length in lengths)
+
+
+def pads_counted(lengths, common, n):
+    return n * max(lengths) * len(lengths), answers(lengths, n), all_of(lengths, common, n)
+
+
 WRONG = {
     "common-prefix": {
         all_of_the_shortest: "no token left",
@@ -138,6 +186,7 @@ WRONG = {
         first_two: "two of the prompts",
         ids_in_all: "place by place",
         lengths_only: "by the lengths",
+        first_and_last: "the first and the last",
     },
     "repeat-rows": {
         behind_itself: "behind itself",
@@ -147,6 +196,11 @@ WRONG = {
         samples_go_on: "counts from 0 again",
         three_dimensions: "one dimension for all copies",
         prompt_as_a_column: "prompt is (B * n,)",
+        all_go_round: "behind itself",
+        side_by_side: "you repeated tokens",
+        samples_in_blocks: "then again",
+        a_number_a_prompt: "prompt is (B * n,)",
+        a_number_a_copy: "sample is (B * n,)",
     },
     "prefill-tokens": {
         without_the_last: "a copy has no logits",
@@ -157,5 +211,10 @@ WRONG = {
         other_order: "the order is",
         answers_once: "you add n once",
         last_once: "for each prompt: one row",
+        turned_round: "the order is",
+        common_forgotten: "must read the common part",
+        common_twice: "T - common tokens are left",
+        all_without_the_last: "a copy has no logits",
+        pads_counted: "pads are no tokens",
     },
 }

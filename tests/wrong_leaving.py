@@ -49,6 +49,24 @@ def a_column(rows, done):
     return torch.nonzero(~done), torch.masked_select(rows, ~done)
 
 
+def leavers_marked(rows, done):
+    return places(done, False), torch.where(done, -1, rows)
+
+
+def in_order_of_requests(rows, done):
+    return places(done, False), torch.tensor(sorted(torch.masked_select(rows, ~done).tolist()), dtype=torch.int64)
+
+
+def empty_without_dtype(rows, done):
+    keep = torch.tensor([place for place, one in enumerate(done.tolist()) if not one])
+    return keep, torch.masked_select(rows, ~done)
+
+
+def squeezed(rows, done):
+    keep = (~done).nonzero().squeeze()
+    return keep, rows[keep]
+
+
 # --- scatter-back: (new (R,), rows (R,), count, pad_id) -> said (count,) ---
 
 
@@ -71,6 +89,14 @@ def zeros_elsewhere(new, rows, count, pad_id):
 
 def survivors_only(new, rows, count, pad_id):
     return torch.tensor([token_id for _, token_id in sorted(zip(rows.tolist(), new.tolist(), strict=True))])
+
+
+def minus_one_elsewhere(new, rows, count, pad_id):
+    return torch.full((count,), -1).index_copy(0, rows, new)
+
+
+def nobody_speaks(new, rows, count, pad_id):
+    return torch.tensor([pad_id] * count)
 
 
 # --- row-steps: (lengths, slots, leave) -> steps, real, wasted, idle ---
@@ -129,6 +155,31 @@ def seats_filled_at_once(lengths, slots, leave):
     return steps, sum(lengths), 0 if leave else free, free if leave else 0
 
 
+def seat_by_seat(lengths, slots, leave):
+    """Continuous batching, one step after another."""
+    waiting, running, steps = list(lengths), [], 0
+    while waiting or running:
+        while waiting and len(running) < slots:
+            running.append(waiting.pop(0))
+        running = [left - 1 for left in running if left > 1]
+        steps += 1
+    free = slots * steps - sum(lengths)
+    return steps, sum(lengths), 0 if leave else free, free if leave else 0
+
+
+def full_batches_only(lengths, slots, leave):
+    return simulated(lengths[: len(lengths) - len(lengths) % slots], slots, leave)
+
+
+def stop_id_left_out(lengths, slots, leave):
+    return simulated([length - 1 for length in lengths], slots, leave)
+
+
+def wasted_and_idle(lengths, slots, leave):
+    steps, real, wasted, idle = simulated(lengths, slots, leave)
+    return steps, real, wasted, wasted + idle
+
+
 WRONG = {
     "survivors": {
         keeps_the_finished: "The others stay",
@@ -140,6 +191,10 @@ WRONG = {
         requests_first: "are swapped",
         a_mask: "turns a mask into",
         a_column: "gives (K, 1)",
+        leavers_marked: "still has those who leave",
+        in_order_of_requests: "sorted the rows",
+        empty_without_dtype: "makes floats",
+        squeezed: "takes that away",
     },
     "scatter-back": {
         by_place: "wrote by place",
@@ -147,6 +202,8 @@ WRONG = {
         by_mask: "A mask forgets",
         zeros_elsewhere: "not 0",
         survivors_only: "also for those who left",
+        minus_one_elsewhere: "not -1",
+        nobody_speaks: "nobody speaks",
     },
     "row-steps": {
         stays_and_leaves_swapped: "upside down",
@@ -157,5 +214,9 @@ WRONG = {
         empty_is_wasted: "nobody ever took",
         empty_is_nothing: "are idle as well",
         seats_filled_at_once: "the next row in at once",
+        seat_by_seat: "the next row in at once",
+        full_batches_only: "left out the last batch",
+        stop_id_left_out: "Take nothing off",
+        wasted_and_idle: "together are slots times steps",
     },
 }

@@ -67,6 +67,21 @@ def whoever_fits(waiting, held, free, budget):
     return seated
 
 
+def one_too_many(waiting, held, free, budget):
+    seated = 0
+    for length in waiting[:free]:
+        seated += 1
+        held += length + 1
+        if held > budget:
+            break
+    return seated
+
+
+def all_or_nobody(waiting, held, free, budget):
+    line = waiting[:free]
+    return len(line) if held + sum(line) + len(line) <= budget else 0
+
+
 # --- schedule-steps: (lengths, slots) -> static, continuous ---
 
 
@@ -120,6 +135,41 @@ def longest_first(lengths, slots):
     return batches(lengths, slots), step_by_step(sorted(lengths, reverse=True), slots)
 
 
+def shortest_first(lengths, slots):
+    return batches(lengths, slots), step_by_step(sorted(lengths), slots)
+
+
+def lower_bound(lengths, slots):
+    return batches(lengths, slots), max(*lengths, (sum(lengths) + slots - 1) // slots)
+
+
+def sorted_batches(lengths, slots):
+    return batches(sorted(lengths), slots), step_by_step(lengths, slots)
+
+
+def full_batches_only(lengths, slots):
+    return sum(max(lengths[i * slots : (i + 1) * slots]) for i in range(len(lengths) // slots)), step_by_step(
+        lengths, slots
+    )
+
+
+def static_twice(lengths, slots):
+    return batches(lengths, slots), batches(lengths, slots)
+
+
+def decodes_only(lengths, slots):
+    less = [length - 1 for length in lengths]
+    return batches(less, slots), max(step_by_step([n for n in less if n], slots), 0)
+
+
+def a_step_between(lengths, slots):
+    free_at = [0] * slots
+    for length in lengths:
+        first = min(range(slots), key=free_at.__getitem__)
+        free_at[first] += length + 1
+    return batches(lengths, slots), max(free_at) - 1
+
+
 # --- next-chunk: (size, read, decoding, room) -> start, end, speaks ---
 
 
@@ -162,6 +212,21 @@ def at_least_one(size, read, decoding, room):
     return read, end, end == size
 
 
+def last_one_named(size, read, decoding, room):
+    end = min(size, max(read, read + room - decoding))
+    return read, end - 1, end == size
+
+
+def its_own_token_counts(size, read, decoding, room):
+    end = min(size, read + max(0, room - decoding - 1))
+    return read, end, end == size
+
+
+def whole_or_nothing(size, read, decoding, room):
+    fits = size - read <= room - decoding
+    return read, size if fits else read, fits
+
+
 WRONG = {
     "admit": {
         who_stays: "who stay in line",
@@ -173,6 +238,8 @@ WRONG = {
         empty_house: "start from `held`",
         keeps_one_back: "to its last token",
         whoever_fits: "overtaken for being long",
+        one_too_many: "before you count",
+        all_or_nobody: "all or nobody",
     },
     "schedule-steps": {
         other_way_round: "are swapped",
@@ -181,7 +248,14 @@ WRONG = {
         one_batch: "holds `slots` requests",
         no_gaps: "cut in two",
         dealt_out: "in turn",
-        longest_first: "the longest first",
+        longest_first: "sorted the line",
+        shortest_first: "sorted the line",
+        lower_bound: "cut in two",
+        sorted_batches: "as it stands",
+        full_batches_only: "left out the last batch",
+        static_twice: "static twice",
+        decodes_only: "not L - 1",
+        a_step_between: "No step lies between",
     },
     "next-chunk": {
         always_speaks: "only once its whole prompt",
@@ -192,5 +266,8 @@ WRONG = {
         past_the_end: "past the end",
         backwards: "before it starts",
         at_least_one: "waits for a step",
+        last_one_named: "behind the last token",
+        its_own_token_counts: "takes no room",
+        whole_or_nothing: "in parts",
     },
 }

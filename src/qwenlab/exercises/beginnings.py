@@ -1,7 +1,7 @@
 """Two of the exercises of lesson 10: common-prefix and repeat-rows."""
 
 import random
-from itertools import takewhile
+from itertools import product, takewhile
 
 import torch
 
@@ -20,13 +20,14 @@ def common_prefix(prompts):
 
 
 def _prompts():
-    yield "prompts that part in the middle", ([[5, 6, 7, 8], [5, 6, 9], [5, 6, 7, 9, 9]],)
+    yield "prompts that part in the middle", ([[5, 6, 7, 8, 1], [5, 6, 9, 4, 1], [5, 6, 7, 9, 9]],)
     yield "nothing in common", ([[1, 2, 3, 5], [4, 3, 2, 6]],)
     yield "a prompt that is the beginning of another", ([[3, 4, 5], [3, 4, 5, 6, 7]],)
     yield "equal prompts", ([[3, 4, 5], [3, 4, 5]],)
     yield "the same id again after the parting", ([[1, 2, 3, 4, 5], [1, 9, 3, 4, 6]],)
     yield "the third prompt parts first", ([[1, 2, 3, 4], [1, 2, 3, 5], [1, 7, 3, 4]],)
     yield "a prompt of one token", ([[1, 2, 3], [1]],)
+    yield "one prompt only", ([[4, 5, 6]],)
     draw = random.Random(10)
     for _ in range(20):
         common = draw.choices(range(9), k=draw.randint(0, 6))
@@ -47,6 +48,10 @@ exercise(
             "you count equal columns behind the parting too. A beginning ends at the first difference.",
         ),
         (lambda prompts: common_prefix(prompts[:2]), "you compare two of the prompts. All of them must agree."),
+        (
+            lambda prompts: common_prefix(prompts[:: max(1, len(prompts) - 1)]),
+            "you compare the first and the last only.",
+        ),
         (
             lambda prompts: len(set.intersection(*map(set, prompts))),
             "ids that all have are not a beginning: compare place by place.",
@@ -78,38 +83,57 @@ def _rows():
         yield "random rows", (torch.tensor(ids).view(count, width), draw.randint(1, 4))  # (B, T)
 
 
+def _mixed(*results):
+    """Mistakes: each result in its right way or a wrong one. A result is a list of (way, hint), the right way first.
+
+    The hint is that of the first result that is wrong.
+    """
+    for chosen in list(product(*results))[1:]:
+        ways, hints = zip(*chosen, strict=True)
+        yield (lambda *given, ways=ways: tuple(way(*given) for way in ways), next(filter(None, hints)))
+
+
 _BLOCKS = "the whole batch stands behind itself. The copies of one prompt belong together: row i*n+k is sample k of i."
+_TOKENS = "you repeated tokens. Rows are dim 0."
 _NUMBERS = "{} is (B * n,) int64, one number for each row of the result."
+_SWAPPED = "prompt and sample are swapped: the prompt stays the same for n rows, the sample counts."
 
 exercise(
     "repeat-rows",
     repeat_rows,
     results=("rows", "prompt", "sample"),
     cases=_rows,
-    mistakes=(
-        (lambda rows, n: (rows.repeat(n, 1), *_numbers(rows, n)), _BLOCKS),
-        (lambda rows, n: (rows.repeat(n, 1), *_numbers(rows, n)[::-1]), _BLOCKS),
-        (
-            lambda rows, n: (
-                rows.repeat(n, 1),
-                torch.arange(len(rows)).repeat(n),
-                torch.arange(n).repeat_interleave(len(rows)),
-            ),
-            _BLOCKS,
-        ),
-        (lambda rows, n: (rows.repeat_interleave(n, 1), *_numbers(rows, n)), "you repeated tokens. Rows are dim 0."),
-        (
-            lambda rows, n: (rows.repeat_interleave(n, 0), *_numbers(rows, n)[::-1]),
-            "prompt and sample are swapped: the prompt stays the same for n rows, the sample counts.",
-        ),
-        (
-            lambda rows, n: (rows.repeat_interleave(n, 0), torch.arange(len(rows)).repeat(n), _numbers(rows, n)[1]),
-            "the rows are right, but the prompts' numbers do not go with them: each stays for n rows.",
-        ),
-        (
-            lambda rows, n: (rows.repeat_interleave(n, 0), _numbers(rows, n)[0], torch.arange(len(rows) * n)),
-            "sample counts from 0 again for each prompt. It is a place in the prompt's own n, not in all rows.",
-        ),
+    mistakes=tuple(
+        _mixed(
+            [
+                (lambda rows, n: rows.repeat_interleave(n, 0), None),
+                (lambda rows, n: rows.repeat(n, 1), _BLOCKS),
+                (lambda rows, n: rows.repeat_interleave(n, 1), _TOKENS),
+                (lambda rows, n: rows.repeat(1, n), _TOKENS),
+            ],
+            [
+                (lambda rows, n: _numbers(rows, n)[0], None),
+                (lambda rows, n: _numbers(rows, n)[1], _SWAPPED),
+                (
+                    lambda rows, n: torch.arange(len(rows)).repeat(n),
+                    "the rows are right, but the prompts' numbers do not go with them: each stays for n rows.",
+                ),
+                (lambda rows, n: torch.arange(len(rows)), _NUMBERS.format("prompt")),
+            ],
+            [
+                (lambda rows, n: _numbers(rows, n)[1], None),
+                (lambda rows, n: _numbers(rows, n)[0], _SWAPPED),
+                (
+                    lambda rows, n: torch.arange(len(rows) * n),
+                    "sample counts from 0 again for each prompt. It is a place in the prompt's own n, not in all rows.",
+                ),
+                (
+                    lambda rows, n: torch.arange(n).repeat_interleave(len(rows)),
+                    "the samples of one prompt stand together: their numbers count from 0 to n - 1, then again.",
+                ),
+                (lambda rows, n: torch.arange(n), _NUMBERS.format("sample")),
+            ],
+        )
     ),
     rules=(
         ("rows", lambda rows: "rows is (B * n, T): one dimension for all copies." if rows.ndim != 2 else None),

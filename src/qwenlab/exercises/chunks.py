@@ -12,6 +12,7 @@ def next_chunk(size, read, decoding, room):
 
 
 def _parts():
+    yield "a short prompt", (5, 0, 0, 8)
     yield "nobody else", (20, 0, 0, 8)
     yield "three rows decode", (20, 0, 3, 8)
     yield "some is read already", (20, 5, 3, 8)
@@ -32,6 +33,11 @@ def _ends(end):
         return read, last, last >= size
 
     return part
+
+
+def _last(*given):
+    start, end, speaks = next_chunk(*given)
+    return start, end - 1, speaks
 
 
 def _count(size, read, decoding, room):
@@ -55,12 +61,24 @@ exercise(
         (lambda *given: (*next_chunk(*given)[:2], False), "with its last part a prompt is whole, and the row speaks."),
         (_ends(lambda size, read, left: read + max(0, left)), "you read past the end of the prompt."),
         (
+            _ends(lambda size, read, left: min(size, read + max(0, left - 1))),
+            "the token that the row says takes no room: it is computed in the next step. Only what is read counts.",
+        ),
+        (
+            _ends(lambda size, read, left: size if size - read <= left else read),
+            "a prompt may be read in parts. What there is room for is read now.",
+        ),
+        (
             _ends(lambda size, read, left: min(size, read + left)),
             "no room is left, and your part ends before it starts. Read nothing in this step.",
         ),
         (
             _ends(lambda size, read, left: min(size, read + max(1, left))),
             "no room is left for the prompt. It waits for a step that has some.",
+        ),
+        (
+            _last,
+            "end is the place behind the last token that is read, as in prompt[start:end].",
         ),
     ),
 )

@@ -24,12 +24,13 @@ def _queues():
     for leave in (False, True):
         ends = "rows leave" if leave else "rows stay"
         yield f"one batch, {ends}", ([4, 12, 5, 17], 4, leave)
-        yield f"two batches, {ends}", ([2, 6, 3, 4], 2, leave)
+        yield f"two batches, {ends}", ([2, 6, 3, 5], 2, leave)
         yield f"an empty seat, {ends}", ([5, 3, 4], 2, leave)
     draw = random.Random(10)
     for _ in range(20):
         lengths = [draw.randint(1, 20) for _ in range(draw.randint(1, 12))]
-        yield "random queues", (lengths, draw.randint(1, 5), draw.random() < 0.5)
+        slots = draw.randint(1, min(5, len(lengths)))  # as many as requests at most: so does `generate`
+        yield "random queues", (lengths, slots, draw.random() < 0.5)
 
 
 def _wrong(count):
@@ -42,11 +43,22 @@ def _one_batch(lengths, slots, leave):
     return max(lengths), sum(lengths), 0 if leave else after, after if leave else 0
 
 
+def _at_once(lengths, slots, leave):
+    """Continuous batching: whoever is next takes the seat that is free first."""
+    ends = [0] * slots
+    for length in lengths:
+        ends[ends.index(min(ends))] += length
+    free = slots * max(ends) - sum(lengths)
+    return max(ends), sum(lengths), 0 if leave else free, free if leave else 0
+
+
 def _filled(lengths, slots, leave):
     steps = max(max(lengths), -(-sum(lengths) // slots))
     free = steps * slots - sum(lengths)
     return steps, sum(lengths), 0 if leave else free, free if leave else 0
 
+
+_JOINED = "you let the next row in at once. Here a batch must end before the next one begins."
 
 exercise(
     "row-steps",
@@ -62,6 +74,7 @@ exercise(
             _wrong(lambda steps, real, wasted, idle, lengths, slots, leave: (sum(lengths), real, wasted, idle)),
             "rows of a batch share a step. A batch takes as many as its longest row.",
         ),
+        (_at_once, _JOINED),
         (_one_batch, "you seated all rows at once. There are only `slots` seats: the others form the next batch."),
         (
             lambda lengths, slots, leave: row_steps(sorted(lengths), slots, leave),
@@ -90,6 +103,20 @@ exercise(
             ),
             "the last batch may be smaller than `slots`. Its empty seats are idle as well.",
         ),
-        (_filled, "you let the next row in at once. Here a batch must end before the next one begins."),
+        (_filled, _JOINED),
+        (
+            lambda lengths, slots, leave: row_steps(lengths[: len(lengths) // slots * slots], slots, leave),
+            "you left out the last batch, since it isn't full. It is computed all the same.",
+        ),
+        (
+            lambda lengths, slots, leave: row_steps([length - 1 for length in lengths], slots, leave),
+            "the lengths have the stop id in them, and the row that says it is computed. Take nothing off.",
+        ),
+        (
+            _wrong(
+                lambda steps, real, wasted, idle, lengths, slots, leave: (steps, real, wasted, steps * slots - real)
+            ),
+            "you counted some as wasted and idle. Real, wasted and idle together are slots times steps.",
+        ),
     ),
 )

@@ -24,6 +24,8 @@ def _batches():
     yield "two at once", batch([0, 1, 4, 6], [True, False, True, False])
     yield "nobody leaves", batch([4, 7], [False, False])
     yield "everybody leaves", batch([2, 6], [True, True])
+    yield "a row that was moved", batch([5, 1, 3], [False, True, False])
+    yield "one survivor", batch([3, 4], [True, False])
     draw = random.Random(8)
     for _ in range(20):
         rows = draw.sample(range(12), draw.randint(1, 8))
@@ -39,11 +41,19 @@ def _numbers(name):
     def rule(value):
         if value.dtype == torch.bool:
             return f"{name} holds numbers, int64. nonzero() turns a mask into the numbers of its True places."
+        if value.is_floating_point():
+            return (
+                f"{name} is int64, also where nobody stays. torch.tensor([]) makes floats: give it dtype=torch.int64."
+            )
+        if value.ndim == 0:
+            return f"with one survivor {name} still has a dimension, (1,). squeeze() takes that away; [:, 0] doesn't."
         if value.dtype != torch.int64 or value.ndim != 1:
             return f"{name} is int64, one number a survivor: (K,). nonzero() of a vector gives (K, 1)."
 
     return name, rule
 
+
+_STILL = "rows still has those who leave. It shrinks as keep does."
 
 exercise(
     "survivors",
@@ -68,7 +78,12 @@ exercise(
             _of(lambda keep, left, rows, done: (keep, rows[: len(keep)])),
             "you cut rows off at the end. Those who leave may stand anywhere.",
         ),
-        (_of(lambda keep, left, rows, done: (keep, rows)), "rows still has those who leave. It shrinks as keep does."),
+        (_of(lambda keep, left, rows, done: (keep, rows)), _STILL),
+        (_of(lambda keep, left, rows, done: (keep, rows.masked_fill(done, -1))), _STILL),
+        (
+            _of(lambda keep, left, rows, done: (keep, rows[keep].sort().values)),
+            "you sorted the rows. They stand in the order of their places: a row that was moved may stand anywhere.",
+        ),
         (
             _of(lambda keep, left, rows, done: (rows[keep], keep)),
             "the two values are swapped: first the places that stay, then the requests there.",
@@ -122,6 +137,11 @@ exercise(
             "rows need not be in order: a row that was moved stands anywhere. A mask forgets that order.",
         ),
         (lambda new, rows, count, pad_id: scatter_back(new, rows, count, 0), "who has left gets pad_id, not 0."),
+        (lambda new, rows, count, pad_id: scatter_back(new, rows, count, -1), "who has left gets pad_id, not -1."),
+        (
+            lambda new, rows, count, pad_id: torch.full((count,), pad_id),
+            "nobody speaks. Write what the survivors say: said[rows] = new.",
+        ),
         (lambda new, rows, count, pad_id: new[rows.argsort()], _SHAPE),
     ),
     rules=(("said", lambda value: _SHAPE if value.dtype != torch.int64 or value.ndim != 1 else None),),

@@ -8,13 +8,16 @@ from qwenlab.teach.checking import exercise
 
 
 def prefill_tokens(lengths, common, n):
-    return _count(lengths, common, n, lambda tokens: tokens - 1 + n)
+    return n * sum(lengths), _answers(lengths, n), common + _answers(_rests(lengths, common), n)
 
 
-def _count(lengths, common, n, answers, times=1):
-    """answers(T): tokens that n answers to T tokens read together. The common part is read so many times."""
-    rests = [length - common for length in lengths]
-    return n * sum(lengths), sum(map(answers, lengths)), times * common + sum(map(answers, rests))
+def _answers(lengths, n):
+    """Per prompt: one row reads all but the last token, then n rows read one each."""
+    return sum(length - 1 + n for length in lengths)
+
+
+def _rests(lengths, common):
+    return [length - common for length in lengths]
 
 
 def _lengths():
@@ -35,14 +38,36 @@ def _changed(change):
     return lambda *given: change(*prefill_tokens(*given), *given)
 
 
-def _less(answers, everybody, lengths, n):
-    added = (len(lengths) - 1) * n
-    return answers - added, everybody - added
+def _padded(lengths, common, n):
+    return n * len(lengths) * max(lengths)
 
 
-def _rests_apart(apart, answers, everybody, lengths, common, n):
-    return apart, answers, common + n * sum(length - common for length in lengths)
+def _shared(wrong):
+    """wrong(lengths, n), tokens that answers share, used where they share, where all share, and in both."""
+    yield lambda lengths, common, n: (
+        n * sum(lengths),
+        wrong(lengths, n),
+        common + wrong(_rests(lengths, common), n),
+    )
+    yield _changed(lambda apart, answers, everybody, lengths, common, n: (apart, wrong(lengths, n), everybody))
+    yield _changed(
+        lambda apart, answers, everybody, lengths, common, n: (
+            apart,
+            answers,
+            common + wrong(_rests(lengths, common), n),
+        )
+    )
 
+
+def _all(wrong):
+    """wrong(lengths, common, n): tokens read with all prompts sharing."""
+    return _changed(lambda apart, answers, everybody, *given: (apart, answers, wrong(*given)))
+
+
+_LOGITS = "a copy has no logits. Each row reads its prompt's last token by itself: T - 1 once, and n."
+_TWICE = "the last token is counted once too often: T - 1 tokens are shared, not T."
+_ONCE = "you add n once. Each prompt has n rows of its own, and each of them reads a last token."
+_ORDER = "the order is apart, answers, all."
 
 exercise(
     "prefill-tokens",
@@ -50,31 +75,36 @@ exercise(
     results=("apart", "answers", "all"),
     cases=_lengths,
     mistakes=(
+        *((wrong, _LOGITS) for wrong in _shared(lambda lengths, n: sum(lengths))),
+        *((wrong, _LOGITS) for wrong in _shared(lambda lengths, n: _answers(lengths, 0))),
+        *((wrong, _TWICE) for wrong in _shared(lambda lengths, n: _answers(lengths, n + 1))),
         (
-            lambda lengths, common, n: _count(lengths, common, n, lambda tokens: tokens),
-            "a copy has no logits. Each row reads its prompt's last token by itself: T - 1 once, and n.",
-        ),
-        (
-            lambda lengths, common, n: _count(lengths, common, n, lambda tokens: tokens + n),
-            "the last token is counted once too often: T - 1 tokens are shared, not T.",
-        ),
-        (
-            lambda lengths, common, n: _count(lengths, common, n, lambda t: t - 1 + n, times=len(lengths)),
+            _all(lambda lengths, common, n: common * len(lengths) + _answers(_rests(lengths, common), n)),
             "with all prompts sharing, the common part is read once, not once a prompt.",
         ),
-        (_changed(_rests_apart), "behind the common part, the answers of a prompt still share what is left of it."),
+        (
+            _all(lambda lengths, common, n: common + n * sum(_rests(lengths, common))),
+            "behind the common part, the answers of a prompt still share what is left of it.",
+        ),
+        (
+            _all(lambda lengths, common, n: _answers(_rests(lengths, common), n)),
+            "with all prompts sharing, somebody must read the common part, too: once.",
+        ),
+        (
+            _all(lambda lengths, common, n: common + _answers(lengths, n)),
+            "behind the common part only T - common tokens are left of a prompt.",
+        ),
         (
             _changed(lambda apart, answers, everybody, lengths, *_: (sum(lengths), answers, everybody)),
             "apart, each answer reads its own prompt: n times all lengths.",
         ),
         (
-            _changed(lambda apart, answers, everybody, *_: (apart, everybody, answers)),
-            "the order is apart, answers, all.",
+            _changed(lambda apart, *both_and_given: (_padded(*both_and_given[2:]), *both_and_given[:2])),
+            "pads are no tokens of a prompt: add up the lengths as they are.",
         ),
-        (
-            _changed(lambda apart, answers, everybody, lengths, _, n: (apart, *_less(answers, everybody, lengths, n))),
-            "you add n once. Each prompt has n rows of its own, and each of them reads a last token.",
-        ),
+        (_changed(lambda apart, answers, everybody, *_: (apart, everybody, answers)), _ORDER),
+        (lambda *given: prefill_tokens(*given)[::-1], _ORDER),
+        *((wrong, _ONCE) for wrong in _shared(lambda lengths, n: _answers(lengths, 0) + n)),
     ),
     rules=(("answers", lambda _: "for each prompt: one row reads all but the last token, then n rows read one each."),),
 )
