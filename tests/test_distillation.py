@@ -279,6 +279,7 @@ def test_a_run_that_ended_early_goes_on_to_the_same_weights(traces, tmp_path, mo
         ({"micro_batch": -1}, "micro_batch is -1, expected a whole number of at least 1"),
         ({"max_length": -3}, "max_length is -3, expected a whole number of at least 1"),
         ({"epochs": 0}, "epochs is 0, expected a number above 0"),
+        ({"epochs": float("inf")}, "epochs is inf, expected a number above 0"),
         ({"lr": float("nan")}, "lr is nan, expected a number above 0"),
         ({"temperature": 0}, "temperature is 0, expected a number above 0"),
         ({"minutes": -1}, "minutes is -1, expected a number above 0"),

@@ -421,3 +421,29 @@ def test_math500_against_itself():
     # Nor does the grader say yes to the next problem's answer, where that isn't the same by chance.
     pairs = [(a["answer"], b["answer"]) for a, b in itertools.pairwise(problems)]
     assert [pair for pair in pairs if pair[0] != pair[1] and grade(*pair)] == [("5", "x=5")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        *(
+            (rf"5\text{{ {word}}}", "5")
+            for word in ("million", "dozen", "or six", "not", "plus one", "and a half", "x")
+        ),
+        *((rf"5\mathrm{{{what}}}", "5") for what in ("i", "e", "!", r"\pi")),
+        *((text, "2") for text in (r"2 \approx 3", "2..", r"2 \neq 3")),
+        (r"1,2,\ldots", "1,2"),
+        (r"0.3\ldots", "0.3"),
+        ("f'(2)", "f(2)"),
+        ("A^T", "A"),
+        (r"\frac123", r"\frac{1}{23}"),
+    ],
+)
+def test_what_changes_a_value_is_not_overlooked(answer, gold):
+    assert not grade(answer, gold)
+    assert not grade(gold, answer)
+
+
+def test_other_spellings_of_such_a_claim():
+    pairs = (r"1,2,...,9", r"1,2,\ldots,9"), (r"n \neq 3", r"n\ne 3"), (r"\frac123", "3/2"), ("5i", r"5\mathrm{i}")
+    assert all(grade(one, two) for one, two in pairs)

@@ -254,3 +254,11 @@ def test_a_model_or_problems_that_can_not_be_trained_on(base, problems, tmp_path
     with pytest.raises(TrainingError, match="bfloat16, expected"):
         grpo(*base, problems, steps=1, folder=tmp_path / "run", **SMALL)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["lr", "clip_ratio", "kl", "temperature"])
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_options_that_would_spoil_the_weights_are_refused(base, problems, tmp_path, name, value):
+    with pytest.raises(ValueError, match=f"{name} is {value}"):
+        grpo(*base, problems, **{"steps": 1, "lr": 1e-3, "folder": tmp_path / "run"} | {name: value})
+    assert not (tmp_path / "run").exists()

@@ -204,3 +204,11 @@ def test_a_prompt_that_cannot_be_asked_is_named():
     with pytest.raises(ProblemError, match=r"^problem odd: "):
         problem_prompts(tokenizer, [Problem(0, "\ud800", "2", "odd")])
     assert problem_prompts(tokenizer, []) == []
+
+
+@pytest.mark.parametrize("key", ["answer", "unique_id"])
+def test_half_a_surrogate_pair_is_named_before_anything_is_generated(tmp_path, key):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(json.dumps({"problem": "1+1", "answer": "2"} | {key: "\ud800"}) + "\n")
+    with pytest.raises(ProblemError, match=f"bad.jsonl line 1: {key} holds half a surrogate pair"):
+        load_problems(path)

@@ -110,3 +110,10 @@ def test_a_folder_inside_appears_whole_or_not_at_all(tmp_path):
         folder.write_folder("step-1", lambda path: (path / "new").write_text("2"))
         assert [p.name for p in (tmp_path / "step-1").iterdir()] == ["new"]
     assert json.loads((tmp_path / "run.json").read_text()) == {}
+
+
+def test_a_kill_before_the_settings_were_whole_leaves_a_folder_to_begin_in(tmp_path):
+    (tmp_path / "run.json.part").write_text('{"se')
+    with RunFolder(tmp_path, {"seed": 1}) as run:
+        assert not run.resumed
+    assert [p.name for p in tmp_path.iterdir()] == ["run.json"]

@@ -252,3 +252,7 @@ def test_a_full_disk_is_one_line_and_the_rest_is_safe(tiny, made, tmp_path, monk
 def test_a_teacher_that_is_always_wrong_leaves_no_trace(tiny, tmp_path):
     with pytest.raises(TraceError, match=r"traces\.jsonl"):
         make(tiny, tmp_path / "run", max_new_tokens=3)
+
+
+def test_a_thinking_block_of_blanks_is_none():
+    assert traces.take_apart("<think>\n \n</think>\n\n4") == ("", "4")

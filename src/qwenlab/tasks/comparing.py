@@ -18,18 +18,31 @@ REPLACED = [
     (re.compile(r"\\!\s*|\\(?:left|right|displaystyle|[bB]igg?[lr]?)(?![a-zA-Z])|\\?[$]"), ""),
     (re.compile(r"\^\s*(?:\\circ(?![a-z])|\{\s*\\circ\s*\})|\\degrees?(?![a-z])|°|\\?%"), ""),
     (re.compile(r"(?<!\\)\\[,;: ]|\\q?quad(?![a-zA-Z])|~|\s+"), " "),
+    (re.compile(r"\\(?:text|mbox|textrm|mathrm)\s*\{\s*([einxyz!]|\\pi)\s*\}"), r" \1 "),
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
+    (re.compile(r"\\frac ?([0-9]) ?([0-9])(?=[0-9])"), r"\\frac{\1}{\2} "),  # \frac123 is 1/2 and a 3
+    (re.compile(r"\\[ldc]?dots[bc]?(?![a-zA-Z])|…|\.\.+"), r"\\dots "),
     (re.compile(r"\\(?:leq?|leqslant)(?![a-zA-Z])|<=|≤"), r"\\le "),
     (re.compile(r"\\(?:geq?|geqslant)(?![a-zA-Z])|>=|≥"), r"\\ge "),
+    (re.compile(r"\\neq?(?![a-zA-Z])|≠|!="), r"\\ne "),
     (re.compile(r"\\in(?![a-zA-Z])|∈"), "="),
     (re.compile(r"\{,\}"), ","),
     (re.compile("[−–]"), "-"),
 ]
 # What is given a value: x, \theta, f(x), AB, (x, y).
 NAMED = re.compile(r"(?:^|(?<=,)) ?((?:\\?[a-zA-Z]|\\[a-zA-Z]+|[A-Z]{2})(?:\([a-z]\))?|\([a-z](?:, ?[a-z])+\)) ?= ?")
-UNIT = re.compile(
-    r"(.+?) ?(\\(?:text|mbox|textrm|mathrm) ?\{[^{}0-9,;:]*\}(?: ?\^ ?\{?[0-9]\}?)?)|([0-9]+)(_ ?\{?[0-9]+\}?)"
+# In \text{}, but no unit: what makes another value of the number before it, or another claim.
+CHANGING = (
+    "and|or|not|no|isn't|is|wrong|but|to|than|more|less|plus|minus|times|mod|of|half|factorial|dozen|hundred"
+    "|thousand|[mbtr]+illion|one|two|three|four|five|six|seven|eight|nine|ten"
 )
+UNIT = re.compile(
+    rf"(.+?) ?(\\(?:text|mbox|textrm|mathrm) ?\{{(?![^{{}}]*\b(?:{CHANGING})s?\b)[^{{}}0-9,;:\\+!=*]*\}}"
+    r"(?: ?\^ ?\{?[0-9]\}?)?)|([0-9]+)(_ ?\{?[0-9]+\}?)"
+)
+# Claims that math-verify cuts off or drops, f' and A^T.
+RELATIONS = "dots|approx|sim|simeq|cong|equiv|ne|notin|mid|nmid"
+SIGNS = re.compile(rf"\\(?:{RELATIONS})(?![a-zA-Z])|[≈≡]|(?<=[a-zA-Z])'(?![a-z])|\^ ?\{{?T\b")
 WHOLE = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
 DECIMAL = rf"(?:{WHOLE}(?:\.[0-9]*)?|\.[0-9]+)"
 FRACTION = re.compile(rf"\s*\\frac ?(?:\{{ ?(-?{DECIMAL}) ?\}}|([0-9])) ?(?:\{{ ?({DECIMAL}) ?\}}|([0-9]))")
@@ -63,7 +76,7 @@ def tidy(text: str) -> str:
 
 def same(answer: str, gold: str) -> bool | None:
     """The verdict on two tidied texts; None where only mathematics can tell."""
-    if equation(answer) != equation(gold):
+    if equation(answer) != equation(gold) or SIGNS.findall(answer) != SIGNS.findall(gold):
         return False
     (answer, unit), (gold, other) = measured(answer), measured(gold)
     if unit and other and unit != other:

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from qwenlab.errors import whole
 from qwenlab.tasks.run_folder import RunFolder
 from qwenlab.tasks.traces import Row, Trace, TraceError, answer_rows
-from qwenlab.tasks.training import LOGITS, Training, TrainingError, run_settings, token_logprobs
+from qwenlab.tasks.training import LOGITS, Training, TrainingError, positive, run_settings, token_logprobs
 
 POOL = 50  # rows of a batch should be of one length: so many batches are cut at once from rows sorted by length
 WARM_UP = 20  # steps
@@ -71,10 +71,7 @@ def distill(
     folder: a run that was killed goes on there and ends with the same weights, bit by bit; not so with `minutes`, since
     no two runs take the same time. Raises TraceError, TrainingError, RunFolderError, and ValueError for an option.
     """
-    spans = {"epochs": epochs, "minutes": 1 if minutes is None else minutes, "lr": lr, "temperature": temperature}
-    for name, value in spans.items():
-        if not value > 0:
-            raise ValueError(f"{name} is {value!r}, expected a number above 0")
+    positive(epochs=epochs, minutes=minutes, lr=lr, temperature=temperature)
     limit = model.config.max_position_embeddings
     limit = limit if max_length is None else min(limit, whole(max_length, "max_length", 1))
     rows, dropped = answer_rows(model, tokenizer, problems, limit, plain)

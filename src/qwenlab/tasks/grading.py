@@ -81,6 +81,8 @@ def grade(answer: str | None, gold: str) -> bool:
     - ``x=5`` and ``x \in [0,1]`` are 5 and [0,1] where the other side names no variable, or the same. Other equations
       equal only equations: ``2x+z=1`` is not 1, ``n=3k`` is not 3.
     - A unit in ``\text{}`` and the base of ``52_8`` may be left out, but two that are named must agree.
+      A word that makes another value is no unit: ``5\text{ million}`` is not 5, nor is ``5\mathrm{i}``.
+    - Dots, ``\approx``, ``\ne``, primes and their like are on both sides or on none.
     - Numbers compare exactly: 0.75 is 3/4, 33.3 is not 100/3.
     - Words compare letter by letter, large or small: ``\text{Even}`` is ``even``, ``seat`` is not ``east``.
     - The rest goes to math-verify (Hugging Face), which parses LaTeX and simplifies with SymPy. ``(1,2)`` and ``[1,2)``

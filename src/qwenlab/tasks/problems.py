@@ -104,6 +104,9 @@ def from_record(number: int, record, place: str, instruction: str) -> Problem:
         if not isinstance(value, str) or not value.strip():
             said = f"is {record[key]!r:.80}" if key in record else "is missing"
             raise ProblemError(f"{place}: {key} {said}, expected a text that is not empty")
+    for key, text in (("answer", answer), ("unique_id", str(name))):
+        if text != text.encode("utf-8", "ignore").decode():
+            raise ProblemError(f"{place}: {key} holds half a surrogate pair")
     if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
         raise ProblemError(f"{place}: unique_id is {name!r:.80}, expected a text or a whole number")
     return Problem(number, problem, answer, str(name), held, instruction)

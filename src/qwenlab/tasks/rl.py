@@ -20,7 +20,7 @@ from qwenlab.tasks.evaluation import judged
 from qwenlab.tasks.objective import AVERAGES, advantages, average, clipped_loss, divergence
 from qwenlab.tasks.problems import Problem, problem_prompts
 from qwenlab.tasks.run_folder import RunFolder
-from qwenlab.tasks.training import Training, run_settings, token_logprobs
+from qwenlab.tasks.training import Training, positive, run_settings, token_logprobs
 
 
 def grpo(
@@ -80,9 +80,7 @@ def grpo(
     for name, value in (counts | {"max_new_tokens": max_new_tokens, "save_every": save_every}).items():
         whole(value, name, 1)
     whole(num_rollouts, "num_rollouts", 2), whole(seed, "seed", 0)
-    for name, value in {"temperature": temperature, "lr": lr, "minutes": minutes}.items():
-        if value is not None and not value > 0:
-            raise ValueError(f"{name} is {value!r}, expected a number above 0")
+    positive(temperature=temperature, lr=lr, minutes=minutes, clip_ratio=clip_ratio, kl=kl or None)
     if averaging not in AVERAGES:
         raise ValueError(f"averaging is {averaging!r}, expected one of {', '.join(AVERAGES)}")
     limit = model.config.max_position_embeddings

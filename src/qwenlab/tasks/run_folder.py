@@ -38,7 +38,7 @@ class RunFolder:
             if self.path.exists() and not self.path.is_dir():
                 raise RunFolderError(f"{self.path}: a file, expected a folder for the run")
             self.resumed = (self.path / SETTINGS).exists()
-            if not self.resumed and self.path.exists() and any(self.path.iterdir()):
+            if not self.resumed and self.path.exists() and any(p.suffix != PART for p in self.path.iterdir()):
                 raise RunFolderError(f"{self.path}: holds files but no run (no {SETTINGS}); name another folder")
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock = os.open(self.path, os.O_RDONLY)

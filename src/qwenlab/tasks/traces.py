@@ -4,7 +4,6 @@ A trace is kept as text, not as ids: one file then teaches every student, whatev
 people can read it.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import NamedTuple
 
 from qwenlab.batching.generation import generate
 from qwenlab.errors import QwenlabError, whole
+from qwenlab.tasks.evaluation import identity
 from qwenlab.tasks.grading import CLOSE, OPEN, extract_answer, grade
 from qwenlab.tasks.problems import BOXED, Problem, opens_thinking, problem_prompts, problem_seeds, records
 from qwenlab.tasks.run_folder import RunFolder
@@ -74,7 +74,7 @@ def take_apart(text: str) -> tuple[str, str]:
     if not opened or before.strip():
         return "", text
     thinking, _, content = rest.partition(CLOSE)
-    return thinking.strip("\n"), content.strip("\n")
+    return thinking.strip("\n") if thinking.strip() else "", content.strip("\n")
 
 
 def answer_rows(model, tokenizer, traces: Sequence[Trace], max_length: int, plain: bool = False):
@@ -130,8 +130,7 @@ def make_traces(
     that don't grade right. `sampling` goes to `generate`: max_new_tokens, temperature, top_p, slots, ... Raises
     TraceError where no trace is of use, RunFolderError, and ValueError for a wrong option.
     """
-    asked = hashlib.sha256(repr([(p.number, p.question, p.answer) for p in problems]).encode()).hexdigest()[:16]
-    settings = {"task": "traces", "model": str(model.folder), "problems": asked, "only_right": only_right}
+    settings = {"task": "traces", "only_right": only_right} | identity(model, problems)
     settings |= {name: value for name, value in sampling.items() if name != "slots"}  # that changes the speed alone
     with RunFolder(folder, settings | {"plain": plain, "seed": seed}) as run:
         there = {name: run.records(name) for name in (TRACES, REJECTED)}

@@ -172,6 +172,13 @@ def reference_kernels() -> Iterator[None]:
         linear.known.clear()
 
 
+def positive(**options) -> None:
+    """ValueError, by name, unless every option that is given is a finite number above 0."""
+    for name, value in options.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise ValueError(f"{name} is {value!r}, expected a number above 0")
+
+
 def table(records: list[dict]) -> str:
     """Records of numbers with the same names as CSV."""
     return "".join(",".join(map(str, line)) + "\n" for line in [*records[:1], *(r.values() for r in records)])
