@@ -122,8 +122,8 @@ def test_a_step_makes_the_rewarded_answer_likelier(model):
 
 
 def test_what_is_rewarded_grows(base, problems, monkeypatch):
-    """A reward that anyone can check: an answer of fewer than 30 tokens."""
-    monkeypatch.setattr(rl, "reward", lambda tokenizer, request, problem: float(len(request.logprobs) < 30))
+    """A reward that anyone can check: an answer of fewer than 22 tokens."""
+    monkeypatch.setattr(rl, "reward", lambda tokenizer, request, problem: float(len(request.logprobs) < 22))
     options = SMALL | {"prompts_per_step": 4, "batch_size": 32, "num_rollouts": 8}
     metrics = grpo(*base, problems[:4], steps=12, **options)  # the same in every step
     lengths = [record["length"] for record in metrics]
