@@ -32,7 +32,7 @@ from qwenlab.tasks.traces import TRACES, load_traces, make_traces
 TEACHER, STUDENT = "tiny", "tiny-base"
 LONGEST = 160  # tokens of an answer: a trace's, or one in a test
 # As in the lesson.
-SETTINGS = {"batch_size": 16, "lr": 1e-3, "held_out": 64}
+SETTINGS = {"batch_size": 16, "lr": 2e-3, "held_out": 64}
 EPOCHS = 100  # more than the minutes allow
 
 
