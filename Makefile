@@ -14,8 +14,9 @@ WIDGETS7_PINS := ipywidgets==7.7.5 ipython-genutils==0.2.0
 OMP_WAIT_POLICY ?= PASSIVE
 export OMP_WAIT_POLICY
 
-# Tests run in as many processes as there are cores (at most four), each with one thread; a file stays in one of them.
-TESTS := OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n auto --maxprocesses 4 --dist loadfile
+# Tests run in as many processes as there are cores (at most four), each with one thread. A file stays in
+# one of them, but for those whose tests share nothing (tests/conftest.py).
+TESTS := OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n auto --maxprocesses 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help book test test-all lab repository clean distclean

@@ -15,11 +15,16 @@ settings.register_profile("qwenlab", deadline=None, print_blob=True, suppress_he
 settings.load_profile("qwenlab")
 
 
+# Files whose tests share nothing and take long: with `--dist loadgroup` each test goes to whatever process is idle.
+APART = ("test_lessons.py", "test_live.py")
+
+
 def pytest_collection_modifyitems(items):
-    if not FULL:
-        for item in items:
-            if item.get_closest_marker("full"):
-                item.add_marker(pytest.mark.skip(reason="full count only: make test-all"))
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(item.name if item.path.name in APART else item.path.name))
+        if not FULL and item.get_closest_marker("full"):
+            item.add_marker(pytest.mark.skip(reason="full count only: make test-all"))
+    items.sort(key=lambda item: item.path.name not in APART)  # the longest first, so that no process ends alone
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from helpers import FULL
 from site_files import CHROMIUM, ROOT, SITE, built_pages, missing
 from widget_numbers import EXPECTED, wrong_cells
 
@@ -21,7 +22,8 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-WIDTHS = {"desk": 1280, "telephone": 390}
+WIDTHS, THEMES = (1280, 390), ("light", "dark")  # desk and telephone
+LOOKS = list(itertools.product(WIDTHS, THEMES) if FULL else zip(WIDTHS, THEMES, strict=True))
 LESSONS = [f"notebooks/{path.stem}.html" for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
 every_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda name: Path(name).stem)
 
@@ -134,8 +136,7 @@ UNREADABLE = """() => {
 }"""
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS.keys())
+@pytest.mark.parametrize(("width", "theme"), LOOKS)
 def test_every_page_is_quiet_fits_and_is_readable(chromium, address, width, theme):
     with Watch(chromium, address, width, theme) as watch:
         for path in built_pages():
@@ -155,7 +156,7 @@ def widgets(page):
     return found
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", THEMES if FULL else THEMES[1:])
 @every_lesson
 def test_the_widget_answers_the_keyboard_and_the_mouse(chromium, address, lesson, theme):
     with Watch(chromium, address, theme=theme) as watch:
@@ -181,26 +182,26 @@ def test_the_widget_answers_the_keyboard_and_the_mouse(chromium, address, lesson
         assert watch.errors == [] and watch.outside == []
 
 
-def set_control(control, index):
-    """Move one control to its value number `index`, as a reader would."""
-    radios, box = control.locator("input[type=radio]"), control.locator("input[type=checkbox]")
-    if radios.count():
-        radios.nth(index).check()
-    elif box.count():
-        box.set_checked(bool(index))
-    elif control.locator("select").count():
-        control.locator("select").select_option(str(index))
-    else:
-        control.locator("input[type=range]").fill(str(index))
-
-
 COUNTS = """(widget) => [...widget.querySelectorAll(".qwl-controls > *")].map((control) => {
   const range = control.querySelector("input[type=range]");
   return range ? Number(range.max) + 1 : control.querySelector("input[type=checkbox]") ? 2
     : control.querySelectorAll("input[type=radio], option").length;
 })"""
-TABLES = """(picture) => [...picture.querySelectorAll("table")].map((table) => [...table.tBodies[0].rows].map(
-  (row) => [...row.querySelectorAll("td")].map((cell) => cell.textContent)))"""
+# Moves the controls to a state as a reader would, event by event; what is said and shown then.
+SET = """(widget, state) => {
+  [...widget.querySelectorAll(".qwl-controls > *")].forEach((control, i) => {
+    const radios = control.querySelectorAll("input[type=radio]");
+    const one = control.querySelector("select, input[type=checkbox], input[type=range]");
+    if (radios.length) { radios[state[i]].click(); return; }
+    if (one.type === "checkbox") { if (one.checked != state[i]) one.click(); return; }
+    one.value = String(state[i]);
+    one.dispatchEvent(new Event("input", {bubbles: true}));
+    one.dispatchEvent(new Event("change", {bubbles: true}));
+  });
+  const picture = widget.querySelector(".qwl-state"), tables = [...picture.querySelectorAll("table")];
+  return [widget.querySelector(".qwl-said").textContent, picture.innerHTML, tables.map((table) => [
+    ...table.tBodies[0].rows].map((row) => [...row.querySelectorAll("td")].map((cell) => cell.textContent)))];
+}"""
 
 
 @every_lesson
@@ -210,16 +211,13 @@ def test_every_state_of_every_widget_has_its_own_right_picture(chromium, address
         page = watch.open(lesson)
         expected = EXPECTED.get(Path(lesson).stem, [])
         for number, widget in enumerate(widgets(page)):
-            controls, picture = widget.locator(".qwl-controls > *").all(), widget.locator(".qwl-state")
             seen = {}
             for state in itertools.product(*map(range, widget.evaluate(COUNTS))):
-                for control, index in zip(controls, state, strict=True):
-                    set_control(control, index)
-                said, html = widget.locator(".qwl-said").text_content(), picture.inner_html()
+                said, html, tables = widget.evaluate(SET, list(state))
                 assert seen.setdefault(html, said) == said, f"the same picture for {said} and {seen[html]}"
                 if number < len(expected):
                     right = expected[number](dict(part.split(": ", 1) for part in said.split(", ")))
-                    assert wrong_cells(picture.evaluate(TABLES), right) == [], said
+                    assert wrong_cells(tables, right) == [], said
         assert watch.errors == [] and watch.outside == []
 
 
