@@ -1,6 +1,7 @@
 """A real browser on the built site: no error, no outside request, working widgets, readable in both themes."""
 
 import itertools
+import re
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -80,7 +81,7 @@ class Watch:
             route.abort()
 
     def open(self, name):
-        self.page.goto(self.address + name, wait_until="networkidle")
+        self.page.goto(self.address + name, wait_until="load")
         return self.page
 
     def __enter__(self):
@@ -216,7 +217,7 @@ def test_every_state_of_every_widget_has_its_own_right_picture(chromium, address
                 said, html, tables = widget.evaluate(SET, list(state))
                 assert seen.setdefault(html, said) == said, f"the same picture for {said} and {seen[html]}"
                 if number < len(expected):
-                    right = expected[number](dict(part.split(": ", 1) for part in said.split(", ")))
+                    right = expected[number](dict(part.split(": ", 1) for part in re.split(r", (?=\w+: )", said)))
                     assert wrong_cells(tables, right) == [], said
         assert watch.errors == [] and watch.outside == []
 

@@ -50,14 +50,16 @@ def test_options_reach_the_training(tmp_path, capsys, monkeypatch):
     seen = {}
     monkeypatch.setattr(rl, "grpo", lambda *_, **options: seen.update(options) or [{"step": 0, "seconds": 1.0}])
     given = ["--steps", 7, "--minutes", 2.5, "--temperature", 0.7, "--clip-ratio", 0.1, "--kl", 0.05, "--updates", 2]
+    given += ["--warm-up", 5]
     given += ["--averaging", "fixed", "--no-thinking", "--plain", "--seed", 4, "--save-every", 3]
     (tmp_path / "run").mkdir()
     status, _, _ = grpo(capsys, tmp_path, "--data", "tiny-train", *given)
     assert status == 0
     assert seen == {
         **{"lr": 1e-3, "num_rollouts": 4, "prompts_per_step": 2, "batch_size": 8, "max_new_tokens": 24, "steps": 7},
-        **{"minutes": 2.5, "temperature": 0.7, "clip_ratio": 0.1, "kl": 0.05, "updates": 2, "averaging": "fixed"},
-        **{"thinking": False, "plain": True, "seed": 4, "save_every": 3, "folder": tmp_path / "run", "progress": True},
+        **{"warm_up": 5, "minutes": 2.5, "temperature": 0.7, "clip_ratio": 0.1, "kl": 0.05, "updates": 2},
+        **{"averaging": "fixed", "thinking": False, "plain": True, "seed": 4, "save_every": 3},
+        **{"folder": tmp_path / "run", "progress": True},
     }
 
 
