@@ -39,6 +39,9 @@ def test_a_run_its_summary_and_its_pictures(tmp_path, capsys):
     status, _, err = run(capsys, "plot", tmp_path / "run", "--output", tmp_path / "picture.svg")
     assert status == 0 and "picture.svg: 12 metrics of 2 steps" in err
     assert "<svg" in (tmp_path / "picture.svg").read_text()
+    for name in ("nowhere/picture.png", "picture.xyz"):
+        status, _, err = run(capsys, "plot", tmp_path / "run", "--output", tmp_path / name)
+        assert status == 2 and f"{name}: can't be written" in err and len(err.splitlines()) == 1
 
     status, out, _ = grpo(capsys, tmp_path, "--data", "tiny-train", "--steps", 3)  # more of the same run
     assert status == 0 and "3 steps in" in out and read_metrics(tmp_path / "run")[:2] == [first, last]

@@ -250,8 +250,10 @@ def test_a_full_disk_is_one_line_and_the_rest_is_safe(tiny, made, tmp_path, monk
 
 
 def test_a_teacher_that_is_always_wrong_leaves_no_trace(tiny, tmp_path):
-    with pytest.raises(TraceError, match=r"traces\.jsonl"):
+    said = rf"run: none of {len(PROBLEMS)} answers is of use, see rejected\.jsonl there$"
+    with pytest.raises(TraceError, match=said):
         make(tiny, tmp_path / "run", max_new_tokens=3)
+    assert len((tmp_path / "run" / "rejected.jsonl").read_text().splitlines()) == len(PROBLEMS)
 
 
 def test_a_thinking_block_of_blanks_is_none():

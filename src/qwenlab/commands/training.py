@@ -7,6 +7,7 @@ import typer
 
 from qwenlab.commands.common import MaxNewTokens, ModelName, Seed, open_model, where
 from qwenlab.console import Device, Threads, say, use_threads
+from qwenlab.errors import QwenlabError
 
 Data = Annotated[str, typer.Option(help="tiny-train, math500, or a .json or .jsonl file of problems with answers.")]
 Output = Annotated[Path, typer.Option(help="Folder of the run; the same command goes on there.")]
@@ -100,5 +101,8 @@ def draw(folder: Path, output: Path | None = None) -> None:
         smooth = [sum(part) / len(part) for part in (values[max(0, i - 9) : i + 1] for i in range(len(values)))]
         axes.plot(values, ".", markersize=3, alpha=0.5)
         axes.plot(smooth)
-    figure.savefig(output)
+    try:
+        figure.savefig(output)
+    except (OSError, ValueError) as problem:  # no such folder, or a suffix that matplotlib can't write
+        raise QwenlabError(f"{output}: can't be written ({problem})") from None
     say(f"{output}: {len(names)} metrics of {len(metrics)} steps")

@@ -152,4 +152,6 @@ def make_traces(
         generate(model, prompts, seed=problem_seeds(left, seed), on_finish=note, progress=progress, **sampling)
         for name in there:
             run.keep(name, sorted(run.records(name), key=lambda record: record["number"]))
+        if not run.records(TRACES):
+            raise TraceError(f"{run.path}: none of {len(problems)} answers is of use, see {REJECTED} there")
     return load_traces(Path(folder) / TRACES)

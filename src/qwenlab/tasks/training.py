@@ -95,7 +95,7 @@ class Training:
         """
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         if not torch.isfinite(norm):
-            raise TrainingError(f"step {self.step}: the gradient's norm is {norm.item()}; the weights are as before it")
+            raise TrainingError(f"step {self.step}: the gradient's norm is {norm.item()}; no weight is moved by it")
         if lr is not None:
             self.optimiser.param_groups[0]["lr"] = lr
         self.optimiser.step()
