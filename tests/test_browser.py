@@ -81,7 +81,7 @@ class Watch:
             route.abort()
 
     def open(self, name):
-        self.page.goto(self.address + name, wait_until="load")
+        self.page.goto(self.address + name, wait_until="networkidle")
         return self.page
 
     def __enter__(self):
@@ -217,7 +217,7 @@ def test_every_state_of_every_widget_has_its_own_right_picture(chromium, address
                 said, html, tables = widget.evaluate(SET, list(state))
                 assert seen.setdefault(html, said) == said, f"the same picture for {said} and {seen[html]}"
                 if number < len(expected):
-                    right = expected[number](dict(part.split(": ", 1) for part in re.split(r", (?=\w+: )", said)))
+                    right = expected[number](dict(part.split(": ", 1) for part in re.split(r", (?=[\w ]+: )", said)))
                     assert wrong_cells(tables, right) == [], said
         assert watch.errors == [] and watch.outside == []
 
