@@ -24,8 +24,8 @@ import torch
 import qwenlab
 from qwenlab.bench.timing import machine_name
 from qwenlab.tasks.distillation import distill
-from qwenlab.tasks.grading import extract_answer, grade
-from qwenlab.tasks.problems import load_problems, problem_prompts
+from qwenlab.tasks.evaluation import evaluate
+from qwenlab.tasks.problems import load_problems
 from qwenlab.tasks.run_folder import write_whole
 from qwenlab.tasks.traces import TRACES, load_traces, make_traces
 
@@ -38,9 +38,7 @@ EPOCHS = 100  # more than the minutes allow
 
 def right(model, tokenizer, problems: list) -> float:
     """Share of the problems that the greedy answer gets right."""
-    result = qwenlab.generate(model, problem_prompts(tokenizer, problems), max_new_tokens=LONGEST, slots=128)
-    texts = [tokenizer.decode(request.token_ids) for request in result]
-    return sum(grade(extract_answer(t), p.answer) for t, p in zip(texts, problems, strict=True)) / len(problems)
+    return evaluate(model, tokenizer, problems, batch_size=128, max_new_tokens=LONGEST).accuracy
 
 
 def provenance(seconds: float, model) -> dict:

@@ -24,8 +24,9 @@ import torch
 
 import qwenlab
 from qwenlab.bench.timing import Spread, alternate, machine_name
+from qwenlab.tasks.evaluation import evaluate
 from qwenlab.tasks.problems import load_problems, problem_prompts
-from qwenlab.tasks.rl import grpo, reward
+from qwenlab.tasks.rl import grpo
 from qwenlab.tasks.run_folder import write_whole
 
 CHECKPOINT = "tiny-base"
@@ -40,15 +41,8 @@ KEPT = ("reward", "cut_off", "length", "silent", "ratio", "gradient_norm", "roll
 
 def accuracy(model, tokenizer, problems: list, temperature: float) -> float:
     """Share of the problems that one answer each gets right."""
-    result = qwenlab.generate(
-        model,
-        problem_prompts(tokenizer, problems),
-        max_new_tokens=LONGEST,
-        temperature=temperature,
-        seed=[SEED * 2**32 + problem.number for problem in problems],
-        slots=128,
-    )
-    return sum(reward(tokenizer, *pair) for pair in zip(result, problems, strict=True)) / len(problems)
+    options = {"batch_size": 128, "max_new_tokens": LONGEST, "temperature": temperature, "seed": SEED}
+    return evaluate(model, tokenizer, problems, **options).accuracy
 
 
 def both(model, tokenizer, problems: list) -> dict[str, float]:

@@ -105,7 +105,7 @@ def distill(
         batch = [rows[i] for i in batches(lengths, batch_size, seed, epoch)[place]]
         parts = cut(batch, micro_batch)
         loss = loss_of(parts)
-        spent = sum(record["seconds"] for record in training.metrics) / (60 * minutes) if minutes else 0
+        spent = training.spent / (60 * minutes) if minutes else 0
         rate = lr * min((step + 1) / WARM_UP, 1 - max(step / steps, spent))
         norm, tokens = training.update(rate), sum(len(row.ids) for row in batch)
         pads = sum(len(part) * max(len(row.ids) for row in part) for part in parts) - tokens

@@ -79,7 +79,11 @@ class RunFolder:
             raise RunFolderError(f"{path}: a line is not JSON ({problem}), so this run can't go on") from None
 
     def append(self, name: str, record: dict) -> None:
-        """Adds one line, which is in the file when this returns. A full disk leaves the file as it was.
+        """Adds a record as one line of JSON: see `add`."""
+        self.add(name, json.dumps(record, ensure_ascii=False) + "\n")
+
+    def add(self, name: str, text: str) -> None:
+        """Adds text, which is in the file when this returns. A full disk leaves the file as it was.
 
         Raises RunFolderError if it can't be written.
         """
@@ -87,10 +91,10 @@ class RunFolder:
         try:
             file = self.files.get(name) or self.files.setdefault(name, path.open("ab", buffering=0))
             before = os.fstat(file.fileno()).st_size
-            line = memoryview(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+            left = memoryview(text.encode())
             try:
-                while line:
-                    line = line[file.write(line) :]
+                while left:
+                    left = left[file.write(left) :]
             except BaseException:
                 os.truncate(path, before)
                 raise

@@ -41,7 +41,7 @@ class Training:
 
     folder: where metrics.jsonl, metrics.csv and the checkpoints "step-000010" go, the newest only; None keeps
     nothing. If it holds a checkpoint, the model and the optimiser become what they were there, bit by bit, `step` is
-    how many steps they have done, `metrics` the records of those steps.
+    how many steps they have done, `metrics` the records of those steps, `spent` their seconds.
 
     Every step must follow from its number, the settings and the weights alone. Then a run that was killed ends with
     the weights of one that was not, and the same seed gives the same weights, bit by bit: on the same machine, with
@@ -60,7 +60,8 @@ class Training:
         if folder:
             self.metrics = folder.records(METRICS)[: self.step]
             folder.keep(METRICS, self.metrics)
-            write_whole(folder.path / TABLE, table(self.metrics))
+            write_whole(folder.path / TABLE, "".join(map(csv, self.metrics)))
+        self.spent = sum(record["seconds"] for record in self.metrics)
 
     def go_on(self, path: Path) -> None:
         """Takes over optimiser and step of a checkpoint; its weights are loaded already."""
@@ -112,19 +113,18 @@ class Training:
         metrics for the progress bar. Returns `metrics`: a record a step, with its number (from 0) and seconds.
         """
         self.model.requires_grad_(True)
-        spent = sum(record["seconds"] for record in self.metrics)
         bar = tqdm(total=steps, initial=self.step, unit="step", disable=not progress)
         with patient() as asked, reference_kernels(), bar:
-            while self.step < steps and not asked and (minutes is None or spent < 60 * minutes):
+            while self.step < steps and not asked and (minutes is None or self.spent < 60 * minutes):
                 began = perf_counter()
                 metrics = {"step": self.step, **one_step(self.step)}
                 metrics["seconds"] = perf_counter() - began
-                spent += metrics["seconds"]
+                self.spent += metrics["seconds"]
                 self.step += 1
                 self.metrics.append(metrics)
                 if self.folder:
                     self.folder.append(METRICS, metrics)
-                    write_whole(self.folder.path / TABLE, table(self.metrics))
+                    self.folder.add(TABLE, csv(metrics))
                 bar.set_postfix({name: f"{metrics[name]:.4g}" for name in show}, refresh=False)
                 bar.update()
                 if self.step % save_every == 0:
@@ -179,9 +179,10 @@ def positive(**options) -> None:
             raise ValueError(f"{name} is {value!r}, expected a number above 0")
 
 
-def table(records: list[dict]) -> str:
-    """Records of numbers with the same names as CSV."""
-    return "".join(",".join(map(str, line)) + "\n" for line in [*records[:1], *(r.values() for r in records)])
+def csv(record: dict) -> str:
+    """A step's record as a line of CSV, that of step 0 below a line with the names."""
+    lines = [record] * (record["step"] == 0) + [record.values()]
+    return "".join(",".join(map(str, line)) + "\n" for line in lines)
 
 
 def last_checkpoint(path) -> Path | None:
