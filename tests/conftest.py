@@ -11,6 +11,8 @@ import torch
 from helpers import FAMILIES, FULL, random_model
 from hypothesis import HealthCheck, settings
 
+from qwenlab import cli
+
 settings.register_profile("qwenlab", deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
 settings.load_profile("qwenlab")
 
@@ -45,3 +47,17 @@ def dense():
 def model(request):
     """The same, once of each family: what must hold for attention and for DeltaNet alike."""
     return FAMILIES[request.param](seed=0)
+
+
+@pytest.fixture
+def run(capsys, tmp_path, monkeypatch):
+    """Runs a command in an empty folder; returns its status, stdout and stderr (without progress bars)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as end:
+            cli.main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return end.value.code, out, "".join(line for line in err.splitlines(keepends=True) if "qwenlab:" in line)
+
+    return run

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import nbformat
+import pytest
+from bs4 import BeautifulSoup
 
-from qwenlab.teach import explore
+from qwenlab.teach import explore, exploring
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 
@@ -52,3 +54,24 @@ class Lesson:
         exec(source, dict(self.names))
         assert self.names["model"].attention == "sdpa"
         return capsys.readouterr().out
+
+
+def lesson_of_a_page(name, until):
+    """A lesson run as for the website: the widgets hold all of their states."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QWENLAB_PAGE", "1")
+        patch.setattr(exploring, "_spent", 0)
+        return Lesson(name, until=until)
+
+
+def pictures(html):
+    """(picture, the cells' texts of each of its tables) of every state that a widget's page holds, in their order."""
+    root = BeautifulSoup(html, "html.parser").find(class_="qwl-explore")
+    found = []
+    for state in (root.find(class_="qwl-state"), *root.find_all("template")):
+        picture = BeautifulSoup(state.decode_contents(), "html.parser")  # a template hides its text
+        tables = picture.find_all("table")
+        found.append(
+            (picture, [[[td.text for td in tr.find_all("td")] for tr in t.tbody.find_all("tr")] for t in tables])
+        )
+    return found

@@ -13,7 +13,6 @@ from helpers import hear_ctrl_c
 from small_checkpoint import write_multimodal_checkpoint, write_small_checkpoint
 
 import qwenlab
-from qwenlab import cli
 from qwenlab.bench import alone
 from qwenlab.tasks import prompt_file
 
@@ -21,20 +20,6 @@ from qwenlab.tasks import prompt_file
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> str:
     return str(write_small_checkpoint(tmp_path_factory.mktemp("checkpoint")))
-
-
-@pytest.fixture
-def run(capsys, tmp_path, monkeypatch):
-    """Runs a command in an empty folder; returns its status, stdout and stderr (without progress bars)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as end:
-            cli.main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return end.value.code, out, "".join(line for line in err.splitlines(keepends=True) if "qwenlab:" in line)
-
-    return run
 
 
 def refused(run, *arguments, status=2) -> str:

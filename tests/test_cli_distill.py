@@ -45,20 +45,6 @@ def data(tmp_path_factory) -> str:
     return str(path)
 
 
-@pytest.fixture
-def run(capsys, tmp_path, monkeypatch):
-    """Runs a command in an empty folder; returns its status, stdout and stderr (without progress bars)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as end:
-            cli.main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return end.value.code, out, "".join(line for line in err.splitlines(keepends=True) if "qwenlab:" in line)
-
-    return run
-
-
 def weights(folder) -> dict[str, torch.Tensor]:
     return dict(qwenlab.load(last_checkpoint(folder), device="cpu")[0].named_parameters())
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from helpers import hear_ctrl_c
-from test_cli import refused, run, write  # noqa: F401
+from test_cli import refused, write
 
 from qwenlab.tasks import load_problems
 
@@ -35,7 +35,7 @@ def rows(folder):
         return [json.loads(line) for line in file]
 
 
-def test_help_names_every_option(run, command):  # noqa: F811
+def test_help_names_every_option(run, command):
     code, out, _ = run(command, "--help")
     assert code == 0
     for option in "model data batch-size strategy samples max-new-tokens temperature top-k top-p seed".split():
@@ -46,7 +46,7 @@ def test_help_names_every_option(run, command):  # noqa: F811
     assert all(text in out for text in default)
 
 
-def test_evaluate_prints_its_table_and_goes_on(run):  # noqa: F811
+def test_evaluate_prints_its_table_and_goes_on(run):
     code, out, err = run("evaluate", *TINY, "--limit", 9, "--output", "run")
     assert code == 0 and err == "qwenlab: tiny, float32 on cpu, 9 problems\n"
     right = sum(row["verdict"] for row in rows("run"))
@@ -60,7 +60,7 @@ def test_evaluate_prints_its_table_and_goes_on(run):  # noqa: F811
     assert sorted(row["number"] for row in rows("run")) == list(range(9))
 
 
-def test_vote_prints_its_table(run):  # noqa: F811
+def test_vote_prints_its_table(run):
     code, out, _ = run("vote", *TINY, "--limit", 3, "--samples", 3, "--output", "run", "--strategy", "static")
     assert code == 0 and "accuracy of the vote" in out and "9 to 3 problems" in out
     votes = json.loads(open("run/votes.json").read())
@@ -69,7 +69,7 @@ def test_vote_prints_its_table(run):  # noqa: F811
     assert (settings["samples"], settings["temperature"], settings["top_p"]) == (3, 0.9, 0.9)
 
 
-def test_options_reach_the_run(run, command):  # noqa: F811
+def test_options_reach_the_run(run, command):
     options = ["--temperature", 1, "--top-k", 7, "--top-p", 0.8, "--seed", 4, "--samples", 2, "--no-thinking"]
     code, _, _ = run(command, *TINY, "--limit", 2, "--output", "run", *options, "--batch-size", 3)
     settings = json.loads(open("run/run.json").read())
@@ -93,7 +93,7 @@ def test_options_reach_the_run(run, command):  # noqa: F811
         (["--limit", "100"], ["p0", "p1", "p2", "p3", "p4", "p5"]),
     ],
 )
-def test_filters(run, data, options, ids):  # noqa: F811
+def test_filters(run, data, options, ids):
     code, _, _ = run("evaluate", "--model", "tiny", "--data", data, "--max-new-tokens", 2, "--output", "o", *options)
     assert code == 0 and sorted(row["id"] for row in rows("o")) == ids
 
@@ -126,7 +126,7 @@ def test_filters(run, data, options, ids):  # noqa: F811
         (["--output", "mine/thesis.tex"], "thesis.tex: a file, expected a folder"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(run, command, options, message, tmp_path, request):  # noqa: F811
+def test_what_is_wrong_is_said_in_one_line(run, command, options, message, tmp_path, request):
     write("empty.jsonl", "\n")
     write("bad.jsonl", '{"problem": "1+1?", "answer": "2"}\n{"problem": \n')
     write("lacks.jsonl", '{"problem": "1+1?"}\n')
@@ -136,7 +136,7 @@ def test_what_is_wrong_is_said_in_one_line(run, command, options, message, tmp_p
     assert not (tmp_path / "run").exists() and [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
 
 
-def test_another_run_s_folder_is_refused(run, command):  # noqa: F811
+def test_another_run_s_folder_is_refused(run, command):
     assert run(command, *TINY, "--limit", 2, "--output", "run")[0] == 0
     before = open("run/records.jsonl").read()
     told = refused(run, command, *TINY, "--limit", 2, "--output", "run", "--seed", 1)

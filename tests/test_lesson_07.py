@@ -3,8 +3,7 @@
 import re
 
 import pytest
-from bs4 import BeautifulSoup
-from lesson_cells import code_cells, say
+from lesson_cells import code_cells, pictures, say
 from widget_numbers import EXPECTED, wrong_cells
 
 from qwenlab.teach import exploring
@@ -95,17 +94,11 @@ def test_every_state_of_the_widget_shows_what_the_model_says(lesson, monkeypatch
     sources, names = lesson
     exec(sources["explore-steps"].replace("\nexplore(", "\nwidget = explore("), names)
     html = names["widget"]._repr_html_()
-    root = BeautifulSoup(html, "html.parser").find(class_="qwl-explore")
-    shown = [root.find(class_="qwl-state"), *root.find_all("template")]
+    shown = pictures(html)
     steps = max(len(ids) + 1 for ids in names["alone"])
     assert len(shown) == 2 * steps <= 60 and len(html) < 300_000  # equal pictures would be stored once
     states = [{"step": str(step), "mask": mask} for step in range(steps) for mask in ("kept", "dropped")]
     (right,) = EXPECTED["07-batched-generation"]
-    for state, picture in zip(states, shown, strict=True):
-        picture = BeautifulSoup(picture.decode_contents(), "html.parser")  # a template hides its text
-        tables = [
-            [[td.text for td in tr.find_all("td")] for tr in table.tbody.find_all("tr")]
-            for table in picture.find_all("table")
-        ]
+    for state, (picture, tables) in zip(states, shown, strict=True):
         assert wrong_cells(tables, right(state)) == [], state
         assert picture.figcaption.text == f"step {state['step']}, mask {state['mask']}"

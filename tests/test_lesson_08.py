@@ -6,15 +6,13 @@ import re
 
 import pytest
 import torch
-from bs4 import BeautifulSoup
 from helpers import count, random_prompts
-from lesson_cells import Lesson
+from lesson_cells import lesson_of_a_page, pictures
 from widget_numbers import EXPECTED, wrong_cells
 
 import qwenlab
 from qwenlab.exercises.counting import row_steps
 from qwenlab.exercises.leaving import scatter_back, survivors
-from qwenlab.teach import exploring
 from qwenlab.teach.checking import EXERCISES
 
 NAME = "08-early-stop"
@@ -23,10 +21,7 @@ NAME = "08-early-stop"
 @pytest.fixture(scope="module")
 def lesson():
     """The lesson up to its measurements, every state of its widget drawn."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QWENLAB_PAGE", "1")
-        patch.setattr(exploring, "_spent", 0)
-        return Lesson(NAME, until="hybrid")
+    return lesson_of_a_page(NAME, until="hybrid")
 
 
 def verdicts(text):
@@ -162,18 +157,12 @@ def test_survivors_scattered_back_are_those_who_stayed():
 def test_every_state_of_the_widget_shows_what_plain_loops_say(lesson):
     ((widget, controls),) = lesson.widgets
     html = widget._repr_html_()
-    root = BeautifulSoup(html, "html.parser").find(class_="qwl-explore")
-    shown = [root.find(class_="qwl-state"), *root.find_all("template")]
+    shown = pictures(html)
     states = list(itertools.product(*controls.values()))
     assert len(shown) == len(states) <= 60 and len(html) < 300_000  # equal pictures would be stored once
     (right,) = EXPECTED[NAME]
-    for state, picture in zip(states, shown, strict=True):
+    for state, (picture, tables) in zip(states, shown, strict=True):
         state = dict(zip(controls, map(str, state), strict=True))
-        picture = BeautifulSoup(picture.decode_contents(), "html.parser")  # a template hides its text
-        tables = [
-            [[td.text for td in tr.find_all("td")] for tr in table.tbody.find_all("tr")]
-            for table in picture.find_all("table")
-        ]
         assert wrong_cells(tables, right(state)) == [], state
         legend = [th.text for th in picture.find_all("table")[1].find_all("th")]
         counts = tables[2][0]

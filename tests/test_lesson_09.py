@@ -10,7 +10,7 @@ import pytest
 import widget_queue
 from bs4 import BeautifulSoup
 from helpers import count, random_model
-from lesson_cells import code_cells, say
+from lesson_cells import code_cells, pictures, say
 from widget_numbers import EXPECTED, wrong_cells
 
 from qwenlab import Engine, generate
@@ -192,19 +192,13 @@ def test_every_state_of_the_widget_shows_what_a_plain_loop_works_out(lesson, mon
     sources, names = lesson
     exec(sources["explore-seats"].replace("\nexplore(", "\nwidget = explore("), names)
     html = names["widget"]._repr_html_()
-    root = BeautifulSoup(html, "html.parser").find(class_="qwl-explore")
-    shown = [root.find(class_="qwl-state"), *root.find_all("template")]
+    shown = pictures(html)
     kinds = ("static", "early-stop", "continuous")
     states = list(itertools.product(("2", "3", "4"), kinds, widget_queue.LENGTHS, widget_queue.GAPS))
     assert len(shown) == len(states) == 54 and len(html) < 390_000
     (right,) = EXPECTED[LESSON]
-    for values, picture in zip(states, shown, strict=True):
+    for values, (picture, tables) in zip(states, shown, strict=True):
         state = dict(zip(("slots", "strategy", "lengths", "arrivals"), values, strict=True))
-        picture = BeautifulSoup(picture.decode_contents(), "html.parser")  # a template hides its text
-        tables = [
-            [[td.text for td in tr.find_all("td")] for tr in table.tbody.find_all("tr")]
-            for table in picture.find_all("table")
-        ]
         assert wrong_cells(tables, right(state)) == [], state
         assert [caption.text for caption in picture.find_all("figcaption")] == widget_queue.titles(state)
 

@@ -5,25 +5,20 @@ import random
 import re
 
 import pytest
-from bs4 import BeautifulSoup
 from helpers import count
-from lesson_cells import Lesson
+from lesson_cells import lesson_of_a_page, pictures
 from widget_numbers import EXPECTED, wrong_cells
 
 import qwenlab
 from qwenlab.exercises.beginnings import common_prefix, repeat_rows
 from qwenlab.exercises.prefill_costs import prefill_tokens
-from qwenlab.teach import exploring
 
 LENGTHS, COUNTS = [8, 64, 256, 1024], [1, 2, 4, 8, 16]
 
 
 @pytest.fixture(scope="module")
 def lesson():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QWENLAB_PAGE", "1")
-        patch.setattr(exploring, "_spent", 0)
-        return Lesson("10-shared-prefix", until="hybrid")
+    return lesson_of_a_page("10-shared-prefix", until="hybrid")
 
 
 def verdicts(text):
@@ -164,14 +159,9 @@ def test_every_state_of_the_widget_shows_the_right_numbers_and_no_two_are_alike(
     ((widget, controls),) = lesson.widgets
     assert controls == {"answers": COUNTS, "prompt_tokens": LENGTHS}
     html = widget._repr_html_()
-    root = BeautifulSoup(html, "html.parser").find(class_="qwl-explore")
-    shown = [root.find(class_="qwl-state"), *root.find_all("template")]
+    shown = pictures(html)
     states = [{"answers": str(n), "prompt tokens": str(length)} for n, length in itertools.product(COUNTS, LENGTHS)]
     assert len(shown) == len(states) and len(html) < 200_000  # equal pictures would be stored once
     (right,) = EXPECTED["10-shared-prefix"]
-    for state, picture in zip(states, shown, strict=True):
-        tables = [
-            [[td.text for td in tr.find_all("td")] for tr in table.tbody.find_all("tr")]
-            for table in BeautifulSoup(picture.decode_contents(), "html.parser").find_all("table")
-        ]
+    for state, (_, tables) in zip(states, shown, strict=True):
         assert wrong_cells(tables, right(state)) == [], state

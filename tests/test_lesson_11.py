@@ -6,9 +6,8 @@ import random
 import re
 
 import pytest
-from bs4 import BeautifulSoup
 from helpers import count
-from lesson_cells import Lesson
+from lesson_cells import lesson_of_a_page, pictures
 from widget_numbers import EXPECTED, wrong_cells
 from widget_records import of_kind
 
@@ -17,17 +16,13 @@ from qwenlab.exercises.resuming import accuracy_interval, problems_left
 from qwenlab.tasks import extract_answer
 from qwenlab.tasks.evaluation import wilson
 from qwenlab.tasks.run_folder import RunFolder
-from qwenlab.teach import exploring
 
 KINDS = ["all", "right", "wrong", "cut off"]
 
 
 @pytest.fixture(scope="module")
 def lesson():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QWENLAB_PAGE", "1")
-        patch.setattr(exploring, "_spent", 0)
-        return Lesson("11-evaluation", until="killed")
+    return lesson_of_a_page("11-evaluation", until="killed")
 
 
 def numbers(pattern, text):
@@ -171,17 +166,11 @@ def test_every_state_of_the_widget_shows_the_right_record_and_no_two_are_alike(l
     ((widget, controls),) = lesson.widgets
     assert controls == {"record": range(12), "show": KINDS}
     html = widget._repr_html_()
-    root = BeautifulSoup(html, "html.parser").find(class_="qwl-explore")
-    shown = [root.find(class_="qwl-state"), *root.find_all("template")]
+    shown = pictures(html)
     states = [{"record": str(i), "show": kind} for i, kind in itertools.product(range(12), KINDS)]
     assert len(shown) == len(states) and len(html) < 100_000  # equal pictures would be stored once
     (right,) = EXPECTED["11-evaluation"]
-    for state, picture in zip(states, shown, strict=True):
-        picture = BeautifulSoup(picture.decode_contents(), "html.parser")
-        tables = [
-            [[td.text for td in tr.find_all("td")] for tr in table.tbody.find_all("tr")]
-            for table in picture.find_all("table")
-        ]
+    for state, (picture, tables) in zip(states, shown, strict=True):
         assert wrong_cells(tables, right(state)) == [], state
         kind, place = of_kind(state["show"]), int(state["record"])
         if place < len(kind):  # the words beside the table

@@ -6,26 +6,21 @@ import re
 from math import comb
 
 import pytest
-from bs4 import BeautifulSoup
 from helpers import count
-from lesson_cells import Lesson
+from lesson_cells import lesson_of_a_page, pictures
 from widget_numbers import EXPECTED, wrong_cells
 from widget_votes import contested, sampled, tally
 
 from qwenlab.exercises.passes import pass_at_k
 from qwenlab.exercises.votes import vote_of
 from qwenlab.tasks import majority_vote
-from qwenlab.teach import exploring
 
 COUNTS = [1, 2, 4, 8, 16]
 
 
 @pytest.fixture(scope="module")
 def lesson():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QWENLAB_PAGE", "1")
-        patch.setattr(exploring, "_spent", 0)
-        return Lesson("12-self-consistency", until="accuracy-curve")
+    return lesson_of_a_page("12-self-consistency", until="accuracy-curve")
 
 
 def numbers(pattern, text):
@@ -150,17 +145,11 @@ def test_every_state_of_the_widget_shows_the_right_votes_and_no_two_are_alike(le
     ((widget, controls),) = lesson.widgets
     assert controls == {"samples": COUNTS, "problem": range(12)}
     html = widget._repr_html_()
-    root = BeautifulSoup(html, "html.parser").find(class_="qwl-explore")
-    shown = [root.find(class_="qwl-state"), *root.find_all("template")]
+    shown = pictures(html)
     states = [{"samples": str(n), "problem": str(i)} for n, i in itertools.product(COUNTS, range(12))]
     assert len(shown) == len(states) and len(html) < 150_000  # equal pictures would be stored once
     (right,) = EXPECTED["12-self-consistency"]
-    for state, picture in zip(states, shown, strict=True):
-        picture = BeautifulSoup(picture.decode_contents(), "html.parser")
-        tables = [
-            [[td.text for td in tr.find_all("td")] for tr in table.tbody.find_all("tr")]
-            for table in picture.find_all("table")
-        ]
+    for state, (picture, tables) in zip(states, shown, strict=True):
         assert wrong_cells(tables, right(state)) == [], state
         votes, winner = tally(sampled()[contested()[int(state["problem"])]][1][: int(state["samples"])])
         labels = [th.text for th in picture.find("table").tbody.find_all("th")]

@@ -9,9 +9,8 @@ import pytest
 import stored_grpo
 import torch
 import widget_rollouts
-from bs4 import BeautifulSoup
 from helpers import count
-from lesson_cells import code_cells, say
+from lesson_cells import code_cells, pictures, say
 from widget_numbers import EXPECTED, wrong_cells
 
 import qwenlab
@@ -195,17 +194,11 @@ def test_the_short_run_learns_and_the_long_one_can_be_switched_on(lesson, capsys
 
 def test_every_state_of_the_widget_shows_what_plain_loops_say(lesson):
     html = lesson[1]["widget"]._repr_html_()
-    root = BeautifulSoup(html, "html.parser").find(class_="qwl-explore")
-    shown = [root.find(class_="qwl-state"), *root.find_all("template")]
+    shown = pictures(html)
     states = list(itertools.product(widget_rollouts.NAMES, (10, 5, 2)))
     assert len(shown) == len(states) <= 60 and len(html) < 350_000  # equal pictures would be stored once
     (right,) = EXPECTED[NAME]
-    for (metric, points), picture in zip(states, shown, strict=True):
-        picture = BeautifulSoup(picture.decode_contents(), "html.parser")  # a template hides its text
-        tables = [
-            [[td.text for td in tr.find_all("td")] for tr in table.tbody.find_all("tr")]
-            for table in picture.find_all("table")
-        ]
+    for (metric, points), (picture, tables) in zip(states, shown, strict=True):
         assert wrong_cells(tables, right({"metric": metric, "points": str(points)})) == [], (metric, points)
         width = widget_rollouts.steps_a_point(points)
         assert picture.figcaption.text.startswith(f"{metric}: a point is {width} step")

@@ -10,9 +10,8 @@ import sys
 import lesson_cells
 import pytest
 import torch
-from bs4 import BeautifulSoup
 from helpers import count
-from lesson_cells import Lesson, code_cells
+from lesson_cells import Lesson, code_cells, pictures
 from widget_numbers import EXPECTED, wrong_cells
 
 from qwenlab.bench.timing import Spread
@@ -252,18 +251,12 @@ def test_the_script_makes_such_results(monkeypatch, tmp_path, capsys):
 def test_every_state_of_the_widget_shows_what_plain_loops_say(lesson):
     ((widget, controls),) = lesson.widgets
     html = widget._repr_html_()
-    root = BeautifulSoup(html, "html.parser").find(class_="qwl-explore")
-    shown = [root.find(class_="qwl-state"), *root.find_all("template")]
+    shown = pictures(html)
     states = list(itertools.product(*controls.values()))
     assert len(shown) == len(states) <= 60 and len(html) < 300_000  # equal pictures would be stored once
     (right,) = EXPECTED[NAME]
-    for state, picture in zip(states, shown, strict=True):
+    for state, (picture, tables) in zip(states, shown, strict=True):
         state = {name.replace("_", " "): str(value) for name, value in zip(controls, state, strict=True)}
-        picture = BeautifulSoup(picture.decode_contents(), "html.parser")  # a template hides its text
-        tables = [
-            [[td.text for td in tr.find_all("td")] for tr in table.tbody.find_all("tr")]
-            for table in picture.find_all("table")
-        ]
         assert wrong_cells(tables, right(state)) == [], state
         _, lines = right(state)
         captions = [caption.text for caption in picture.find_all("figcaption")]

@@ -5,8 +5,7 @@ import re
 
 import pytest
 import torch
-from bs4 import BeautifulSoup
-from lesson_cells import Lesson
+from lesson_cells import Lesson, pictures
 from widget_numbers import EXPECTED, wrong_cells
 
 from qwenlab.teach import exploring
@@ -143,14 +142,9 @@ def test_every_state_of_the_widget_shows_the_right_numbers_and_no_two_are_alike(
     monkeypatch.setattr(exploring, "_spent", 0)
     cell = {"03-combined-mask": "explore-masks", "04-nan-rows": "explore-microscope"}[name]
     lesson = Lesson(name, until=cell)
-    root = BeautifulSoup(lesson.widget._repr_html_(), "html.parser").find(class_="qwl-explore")
-    shown = [root.find(class_="qwl-state"), *root.find_all("template")]
+    shown = pictures(lesson.widget._repr_html_())
     labels = [label.replace("_", " ") for label in lesson.controls]
     states = [dict(zip(labels, map(str, state), strict=True)) for state in itertools.product(*lesson.controls.values())]
     assert len(shown) == len(states) > 15  # equal pictures would be stored once
-    for state, picture in zip(states, shown, strict=True):
-        tables = [
-            [[td.text for td in tr.find_all("td")] for tr in table.tbody.find_all("tr")]
-            for table in BeautifulSoup(picture.decode_contents(), "html.parser").find_all("table")
-        ]
+    for state, (_, tables) in zip(states, shown, strict=True):
         assert wrong_cells(tables, EXPECTED[name][0](state)) == [], state

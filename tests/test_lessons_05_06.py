@@ -4,8 +4,7 @@ import itertools
 import re
 
 import pytest
-from bs4 import BeautifulSoup
-from lesson_cells import Lesson
+from lesson_cells import Lesson, pictures
 from widget_numbers import EXPECTED, wrong_cells
 
 from qwenlab.model import deltanet
@@ -171,15 +170,10 @@ def test_every_state_of_the_widgets_shows_the_right_numbers_and_no_two_are_alike
     lesson = Lesson(name, until=last)
     assert len(lesson.widgets) == len(EXPECTED[name])
     for (widget, controls), expected in zip(lesson.widgets, EXPECTED[name], strict=True):
-        root = BeautifulSoup(widget._repr_html_(), "html.parser").find(class_="qwl-explore")
-        shown = [root.find(class_="qwl-state"), *root.find_all("template")]
+        shown = pictures(widget._repr_html_())
         labels = [label.replace("_", " ") for label in controls]
         states = [dict(zip(labels, map(str, state), strict=True)) for state in itertools.product(*controls.values())]
         assert len(shown) == len(states) > 7  # equal pictures would be stored once
-        for state, picture in zip(states, shown, strict=True):
-            tables = [
-                [[td.text for td in tr.find_all("td")] for tr in table.tbody.find_all("tr")]
-                for table in BeautifulSoup(picture.decode_contents(), "html.parser").find_all("table")
-            ]
+        for state, (_, tables) in zip(states, shown, strict=True):
             assert wrong_cells(tables, expected(state)) == [], state
     assert exploring._spent < 300_000
