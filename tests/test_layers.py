@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from helpers import random_config
 
-from qwenlab.model import kernels, layers
+from qwenlab.model import attention, layers
 from qwenlab.model.softmax import masked_softmax
 
 BF16 = torch.bfloat16
@@ -23,10 +24,11 @@ def test_eps_keeps_a_row_of_zeros_finite_and_counts():
 def test_angles_are_worked_out_in_float32():
     """In bfloat16 position 1001 would be 1000."""
     positions = torch.tensor([[0, 1, 1001, 40_000]])
-    rotary = layers.Rotary(8, 1e6)
-    wide = rotary.at(positions, 40_000, torch.float32, positions.device)
-    assert torch.allclose(wide[0][0, 2, 0, :4], torch.cos(1001 * 1e6 ** (-torch.arange(0, 8, 2) / 8)), atol=1e-3)
-    for narrow, exact in zip(rotary.at(positions, 40_000, BF16, positions.device), wide, strict=True):
+    rotary = layers.Rotary(random_config(head_dim=8, rope_theta=1e6))
+    wide = rotary.angles(positions, torch.float32)
+    exact = torch.cos(1001 * 1e6 ** (-torch.arange(0, 8, 2) / 8))
+    assert torch.allclose(wide[0][0, 2, 0, :4], exact, atol=1e-3)
+    for narrow, exact in zip(rotary.angles(positions, BF16), wide, strict=True):
         assert torch.equal(narrow, exact.to(BF16))
 
 

@@ -1,68 +1,98 @@
-"""Grouped-query attention with a norm per head, in Qwen3.5 with a gate on what it returns."""
+"""Grouped-query attention with a norm per head; in Qwen3.5 with a gate on the output."""
 
-from functools import cache
+from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qwenlab.model.call import Call
+from qwenlab.model.batch import ForwardBatch
 from qwenlab.model.config import Config
-from qwenlab.model.joined import Block, Joined, plain
-from qwenlab.model.layers import RMSNorm, rms_norm, rotate
+from qwenlab.model.layers import RMSNorm, apply_rotary
+from qwenlab.model.softmax import masked_softmax
 
 
 class Attention(nn.Module):
-    """Qwen3's attention: query and key normed per head, then rotated; fewer key than query heads (arXiv:2305.13245).
+    """Attention with fewer key than query heads (arXiv:2305.13245), q and k normed and rotated.
 
-    Qwen3.5's q_proj gives each head its query and, right behind it, a gate: the head's output times sigmoid(gate).
+    Qwen3.5's q_proj gives each head its query and, right behind it, a gate: the head's output is
+    multiplied by sigmoid(gate). `function` computes the attention itself: `sdpa`, `eager` or the
+    reader's own (q, k, v, mask, scale).
     """
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, layer: int):
         super().__init__()
-        self.head_dim, self.turned, self.gated = config.head_dim, config.rotary_dim, config.is_qwen3_5
+        self.layer = layer  # where the state keeps this layer's keys and values
+        self.function: Callable = sdpa
+        self.heads = config.num_attention_heads
+        self.kv_heads = config.num_key_value_heads
+        self.head_dim = config.head_dim
         self.scale = config.head_dim**-0.5
-        query_width = config.num_attention_heads * config.head_dim
-        kv_width = config.num_key_value_heads * config.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, (1 + self.gated) * query_width, bias=False)
+        self.gated = config.is_qwen3_5
+        query_width = self.heads * self.head_dim
+        kv_width = self.kv_heads * self.head_dim
+        gates = query_width if self.gated else 0
+        self.q_proj = nn.Linear(config.hidden_size, query_width + gates, bias=False)
         self.k_proj = nn.Linear(config.hidden_size, kv_width, bias=False)
         self.v_proj = nn.Linear(config.hidden_size, kv_width, bias=False)
         self.o_proj = nn.Linear(query_width, config.hidden_size, bias=False)
-        self.joined, self.out = Joined("q_proj", "k_proj", "v_proj"), Joined("o_proj")
-        self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps, config.is_qwen3_5)
-        self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps, config.is_qwen3_5)
-        self.heads, self.kv_heads, self.norms = config.num_attention_heads, config.num_key_value_heads, Block()
+        self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps, config.is_qwen3_5)
+        self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps, config.is_qwen3_5)
 
-    def forward(self, x: Tensor, call: Call, layer: int) -> Tensor:
-        """x (B * W, hidden) to the same. `layer` is this layer's number: where the state keeps its keys and values."""
-        h, kvh = self.heads, self.kv_heads
-        asking = 2 * h if self.gated else h
-        heads = self.joined(self, x).view(call.batch, -1, asking + 2 * kvh, self.head_dim)  # (B, W, H + 2 KVH, D)
-        qk = heads.narrow(2, 0, asking + kvh)
-        if self.gated:  # query, gate, query, gate, ...
-            gate = qk[:, :, 1:asking:2]
-            qk = torch.cat((qk[:, :, :asking:2], qk[:, :, asking:]), 2)
-        qk = rotate(self.normed(qk), call.cos, call.sin, self.turned)  # (B, W, H + KVH, D)
-        q, k, v = qk.narrow(2, 0, h), qk.narrow(2, h, kvh), heads.narrow(2, asking + kvh, kvh)
-        k, v = call.remember(layer, k, v)  # (B, KVH, K, D): with a state, the row's earlier tokens too
-        out = call.attend(q.transpose(1, 2), k, v, self.scale)
+    def forward(self, x: Tensor, batch: ForwardBatch, cos: Tensor, sin: Tensor) -> Tensor:
+        """x (B, W, hidden) to the same; cos, sin (B, W, 1, R) of this pass's positions."""
+        rows, width, _ = x.shape
+        q = self.q_proj(x).view(rows, width, self.heads, -1)  # (B, W, H, D), or 2 D with a gate
+        k = self.k_proj(x).view(rows, width, self.kv_heads, self.head_dim)
+        v = self.v_proj(x).view(rows, width, self.kv_heads, self.head_dim)
+        if self.gated:
+            q, gate = q.chunk(2, dim=-1)  # within each head
+        q = apply_rotary(self.q_norm(q), cos, sin)
+        k = apply_rotary(self.k_norm(k), cos, sin)
+        k, v = batch.update_cache(self.layer, k, v)  # (B, KVH, K, D): earlier tokens too
+        q = q.transpose(1, 2)  # (B, H, W, D)
+        out = self.function(q, k, v, batch.attention_mask, self.scale)
         out = out.transpose(1, 2)  # (B, W, H, D)
         if self.gated:
             out = out * gate.sigmoid()
-        return self.out(self, out.reshape(len(x), -1))  # (B * W, H * D) -> (B * W, hidden)
-
-    def normed(self, heads: Tensor) -> Tensor:
-        """Query and key heads (B, W, H + KVH, D), each by its own norm, in one go where nobody could tell."""
-        norms = [self._modules["q_norm"], self._modules["k_norm"]]
-        if torch.is_grad_enabled() or not all([plain(norm, RMSNorm) for norm in norms]):
-            q, k = heads.split([self.heads, self.kv_heads], dim=2)
-            return torch.cat([self.q_norm(q), self.k_norm(k)], dim=2)
-        weights = self.norms.of(norms).view(2, -1)  # (2, D): the query's, the key's
-        weight = weights.index_select(0, owners(self.heads, self.kv_heads, heads.device))  # (H + KVH, D)
-        return rms_norm(heads, weight, norms[0].eps, norms[0].around_zero)
+        return self.o_proj(out.reshape(rows, width, -1))  # (B, W, H * D) to (B, W, hidden)
 
 
-@cache
-def owners(heads: int, kv_heads: int, device: torch.device) -> Tensor:
-    """(H + KVH,): 0 for a query head, 1 for a key head."""
-    with torch.inference_mode(False):
-        return torch.tensor([0] * heads + [1] * kv_heads, device=device)
+def causal_mask(queries: int, keys: int, device=None) -> Tensor:
+    """(Q, K) bool, True = may attend, bottom-right aligned: the last query sees all keys, the one
+    before it all but one.
+
+    Anchored top-left instead, a cached step (Q = 1) would see nothing but the first key.
+    """
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+
+
+def repeat_heads(x: Tensor, times: int) -> Tensor:
+    """x (B, KVH, K, D) with each key head repeated for the query heads that it serves."""
+    return x.repeat_interleave(times, dim=1)
+
+
+def eager(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """Attention in the open: scores, softmax in float32 whatever the dtype, weighted mean of v.
+
+    q (B, H, Q, D); k, v (B, KVH, K, D), not repeated; mask (B, 1, Q, K) bool, True = may attend.
+    Returns (B, H, Q, D). A query that may see nothing gets zeros, as `sdpa` gives it.
+    """
+    groups = q.shape[1] // k.shape[1]
+    k = repeat_heads(k, groups)  # (B, H, K, D)
+    v = repeat_heads(v, groups)
+    scores = (q @ k.transpose(-1, -2)).float() * scale  # (B, H, Q, K)
+    weights = masked_softmax(scores, mask).to(v.dtype)
+    return weights @ v
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """The same through PyTorch's fused kernel; shapes as in `eager`."""
+    groups = q.shape[1] // k.shape[1]
+    # Repeated by hand: enable_gqa leaves the fused CPU kernel for a slow one.
+    k = repeat_heads(k, groups)
+    v = repeat_heads(v, groups)
+    return F.scaled_dot_product_attention(q, k, v, mask, scale=scale)
+
+
+BY_NAME = {"sdpa": sdpa, "eager": eager}

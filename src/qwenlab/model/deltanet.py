@@ -1,7 +1,9 @@
-"""Gated DeltaNet: attention's place taken by a memory of fixed size (Yang, Kautz and Hatamizadeh, arXiv:2412.06464).
+"""Gated DeltaNet: attention replaced by a memory of fixed size (Yang et al., arXiv:2412.06464).
 
-Each head keeps a matrix S that answers a key with a value. A token first lets S fade, then looks up what S says
-about its key, and corrects S towards its own value: S <- decay S; S <- S + k beta (v - S^T k). It reads S^T q.
+Each head keeps a matrix S that answers a key with a value. A token first lets S decay, then looks up
+what S holds for its key, and corrects S towards its own value:
+
+    S <- e^g S;   d = beta (v - S^T k);   S <- S + k d^T;   o = S^T q
 """
 
 import math
@@ -10,171 +12,179 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qwenlab.model.call import Call
+from qwenlab.model.batch import ForwardBatch
 from qwenlab.model.config import Config
-from qwenlab.model.joined import Joined
-from qwenlab.model.layers import RMSNorm, constant
+from qwenlab.model.layers import RMSNorm
 
 # Published in float32 whatever the other tensors are: small changes here add up over the tokens.
 KEPT_FLOAT32 = ("linear_attn.A_log", "linear_attn.norm.weight")
 
 
 class DeltaNet(nn.Module):
-    """Qwen3.5's linear attention: short convolution, delta rule, gated norm. Key heads serve equal runs of value heads.
+    """Qwen3.5's linear attention: short convolution, gated delta rule, gated norm.
 
-    A row's state is its "window", the K - 1 last inputs of the convolution, and its "memory", S of every value head.
+    A row's state: `conv_state`, the last inputs of the convolution, one fewer than it has taps, and
+    `recurrent_state`, S of every value head. Each key head serves as many value heads in a row.
+    `chunk_size` is how many tokens the rule takes at a time.
     """
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, layer: int):
         super().__init__()
-        self.key_heads, self.value_heads = config.linear_num_key_heads, config.linear_num_value_heads
-        self.key_dim, self.value_dim = config.linear_key_head_dim, config.linear_value_head_dim
-        self.keys, self.values = self.key_heads * self.key_dim, self.value_heads * self.value_dim
-        channels = 2 * self.keys + self.values
-        self.widths = [channels, self.values, self.value_heads, self.value_heads]
-        names = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"]
-        for name, width in zip(names, self.widths, strict=True):
-            self.add_module(name, nn.Linear(config.hidden_size, width, bias=False))
-        self.joined, self.out = Joined(*names), Joined("out_proj")
-        self.conv1d = nn.Conv1d(channels, channels, config.linear_conv_kernel_dim, groups=channels, bias=False)
+        self.layer = layer  # where the state keeps this layer's two tensors
+        self.chunk_size = 64
+        self.key_heads = config.linear_num_key_heads
+        self.value_heads = config.linear_num_value_heads
+        self.key_dim = config.linear_key_head_dim
+        self.value_dim = config.linear_value_head_dim
+        self.key_width = self.key_heads * self.key_dim
+        self.value_width = self.value_heads * self.value_dim
+        channels = 2 * self.key_width + self.value_width
+        hidden = config.hidden_size
+        self.in_proj_qkv = nn.Linear(hidden, channels, bias=False)
+        self.in_proj_z = nn.Linear(hidden, self.value_width, bias=False)
+        self.in_proj_b = nn.Linear(hidden, self.value_heads, bias=False)
+        self.in_proj_a = nn.Linear(hidden, self.value_heads, bias=False)
+        taps = config.linear_conv_kernel_dim
+        self.conv1d = nn.Conv1d(channels, channels, taps, groups=channels, bias=False)
         # As the authors start them: heads that remember for 1 to 1,000 tokens or more.
         rate = torch.empty(self.value_heads).uniform_(math.log(0.001), math.log(0.1)).exp()
         self.dt_bias = nn.Parameter(rate + (-torch.expm1(-rate)).log())  # softplus of it is `rate`
         self.A_log = nn.Parameter(torch.empty(self.value_heads).uniform_(0.01, 16).log())
-        # The queries' 1 / sqrt(key_dim) is left out: this norm divides by the size anyway, so only its eps notices.
-        self.norm = RMSNorm(self.value_dim, config.rms_norm_eps * self.key_dim)
-        self.out_proj = nn.Linear(self.values, config.hidden_size, bias=False)
+        self.norm = RMSNorm(self.value_dim, config.rms_norm_eps)
+        self.out_proj = nn.Linear(self.value_width, hidden, bias=False)
 
-    def forward(self, x: Tensor, call: Call, layer: int) -> Tensor:
-        """x (B * W, hidden) to the same. `layer` is this layer's number: where the state keeps window and memory."""
-        batch = call.batch
-        qkv, z, b, a = self.joined(self, x).split(self.widths, dim=-1)
-        if call.state is None:
-            window = qkv.new_zeros(batch, self.conv1d.kernel_size[0] - 1, self.widths[0])
-            memory = x.new_zeros(batch, self.value_heads, self.key_dim, self.value_dim, dtype=torch.float32)
-        else:
-            window, memory = call.recall(layer)
-        inputs = torch.cat((window, qkv.view(batch, -1, self.widths[0])), 1)  # (B, K - 1 + W, channels)
-        mixed = F.silu(convolve(inputs, self.conv1d.weight.squeeze(1).t()))  # (B, W, channels), float32
-        width = mixed.shape[1]
+    def forward(self, x: Tensor, batch: ForwardBatch) -> Tensor:
+        """x (B, W, hidden) to the same."""
+        qkv = self.in_proj_qkv(x)  # (B, W, channels)
+        z = self.in_proj_z(x)  # (B, W, value heads * Dv)
+        beta = self.in_proj_b(x).float().sigmoid()  # (B, W, value heads)
+        g = log_decay(self.in_proj_a(x), self.A_log, self.dt_bias)  # (B, W, value heads)
+        if batch.valid_mask is not None:
+            # Hides the pads from the memory: no decay and nothing written leaves S bit-identical.
+            pads = ~batch.valid_mask[..., None]  # (B, W, 1)
+            g = g.masked_fill(pads, 0)
+            beta = beta.masked_fill(pads, 0)
+        conv_state, recurrent_state = self.read_state(batch)
+        inputs = torch.cat((conv_state, qkv), dim=1)  # (B, taps - 1 + W, channels)
+        q, k, v = self.heads(self.convolve(inputs))
+        out, recurrent_state = delta_chunks(q, k, v, g, beta, recurrent_state, self.chunk_size)
+        self.write_state(batch, batch.last_inputs(inputs), recurrent_state)
+        out = self.norm(out) * F.silu(z.float().view(out.shape))  # (B, W, value heads, Dv)
+        return self.out_proj(out.flatten(2).to(x.dtype))  # (B, W, value heads * Dv) to hidden
 
-        qk = unit(mixed[..., : 2 * self.keys].view(batch, width, 2 * self.key_heads, self.key_dim))
-        q, k = qk.chunk(2, dim=2)  # (B, W, key heads, key_dim)
-        if self.key_heads < self.value_heads:
-            q, k = (part.repeat_interleave(self.value_heads // self.key_heads, dim=2) for part in (q, k))
-        v = mixed[..., 2 * self.keys :].view(batch, width, self.value_heads, self.value_dim)
-        g, beta = log_decay(a, self.A_log, self.dt_bias), b.float().sigmoid()  # (B * W, value heads)
-        if call.real is not None:  # a pad lets nothing fade and writes nothing: S stays as it is, bit by bit
-            pads = ~call.real.view(-1, 1)
-            g, beta = g.masked_fill(pads, 0), beta.masked_fill(pads, 0)
+    def convolve(self, inputs: Tensor) -> Tensor:
+        """Causal depthwise convolution and silu: (B, taps - 1 + W, channels) to (B, W, channels)."""
+        mixed = self.conv1d(inputs.transpose(1, 2))  # (B, channels, W)
+        return F.silu(mixed.transpose(1, 2).float())
 
-        g, beta = (part.view(batch, width, self.value_heads, 1) for part in (g, beta))
-        q, k, v, g, beta = map(by_head, (q, k, v, g, beta))  # (N, W, ...), N = B * value heads
-        lines = memory.view(-1, self.key_dim, self.value_dim)
-        if call.state is None:
-            out, _ = delta_chunks(q, k, v, g, beta, lines, call.chunk)
-        else:
-            call.spoils = True
-            call.replace(layer, window=last_inputs(inputs, width, call.real))
-            if width == 1:
-                out = delta_step(q, k, v, g.exp(), beta, lines)
-            else:
-                out, lines = delta_chunks(q, k, v, g, beta, lines, call.chunk)
-            if width > 1 or isinstance(call.rows, Tensor):  # else it was changed in place
-                call.replace(layer, memory=lines.view(memory.shape))
+    def heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """mixed (B, W, channels) to q, k (B, W, value heads, Dk) and v (B, W, value heads, Dv)."""
+        rows, width, _ = mixed.shape
+        q, k, v = mixed.split([self.key_width, self.key_width, self.value_width], dim=-1)
+        q = l2norm(q.view(rows, width, self.key_heads, self.key_dim)) / math.sqrt(self.key_dim)
+        k = l2norm(k.view(rows, width, self.key_heads, self.key_dim))
+        v = v.view(rows, width, self.value_heads, self.value_dim)
+        served = self.value_heads // self.key_heads
+        return q.repeat_interleave(served, dim=2), k.repeat_interleave(served, dim=2), v
 
-        out = out.view(batch, self.value_heads, width, -1).transpose(1, 2)  # (B, W, value heads, value_dim)
-        out = self.norm(out) * F.silu(z.float().view(out.shape))
-        return self.out(self, out.reshape(len(x), -1).to(x.dtype))  # (B * W, values) -> (B * W, hidden)
+    def read_state(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+        """conv_state (B, taps - 1, channels) and recurrent_state (B, value heads, Dk, Dv)."""
+        if batch.state is None:
+            weight = self.conv1d.weight
+            older = self.conv1d.kernel_size[0] - 1
+            conv_state = weight.new_zeros(len(batch.input_ids), older, len(weight))
+            shape = (len(batch.input_ids), self.value_heads, self.key_dim, self.value_dim)
+            return conv_state, weight.new_zeros(shape, dtype=torch.float32)
+        kept = batch.state.layers[self.layer]
+        return kept["conv_state"][batch.slot_index], kept["recurrent_state"][batch.slot_index]
 
-
-def by_head(x: Tensor) -> Tensor:
-    """(B, W, heads, D) to (B * heads, W, D): every row's every head by itself."""
-    batch, width, heads, size = x.shape
-    return (x.transpose(1, 2) if width > 1 else x).reshape(batch * heads, width, size)
-
-
-def last_inputs(inputs: Tensor, width: int, real: Tensor | None) -> Tensor:
-    """The next call's window: of inputs (B, K - 1 + W, C) the K - 1 that end with each row's last real one."""
-    if real is None:
-        return inputs[:, width:]
-    ends = real.sum(1, keepdim=True) + torch.arange(inputs.shape[1] - width, device=inputs.device)  # (B, K - 1)
-    return inputs[torch.arange(len(inputs), device=inputs.device)[:, None], ends]
+    def write_state(self, batch: ForwardBatch, conv_state: Tensor, recurrent_state: Tensor) -> None:
+        """Puts both in the rows' slots, in place."""
+        if batch.state is not None:
+            kept = batch.state.layers[self.layer]
+            kept["conv_state"][batch.slot_index] = conv_state
+            kept["recurrent_state"][batch.slot_index] = recurrent_state
 
 
-def convolve(inputs: Tensor, taps: Tensor) -> Tensor:
-    """Short causal convolution, every channel by itself, in float32: (B, K - 1 + W, C), taps (K, C) to (B, W, C).
-
-    The first K - 1 inputs are those before this call's, or zeros.
-    """
-    inputs, taps = inputs.float(), taps.float()
-    width = inputs.shape[1] - len(taps) + 1
-    if width == 1:
-        return (inputs * taps).sum(1, keepdim=True)
-    taps = taps.contiguous()  # channels beside each other, as the inputs have them
-    out = inputs[:, :width] * taps[0]
-    for place in range(1, len(taps)):
-        out.addcmul_(inputs[:, place : place + width], taps[place])
-    return out
-
-
-def unit(x: Tensor) -> Tensor:
+def l2norm(x: Tensor) -> Tensor:
     """x / |x| over the last dimension, with 1e-6 added to the square of |x|."""
-    norm = torch.linalg.vector_norm(x, 2, -1, True)
-    return x * torch.addcmul(constant(1e-6, x.device), norm, norm).rsqrt_()
+    return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + 1e-6)
 
 
 def log_decay(a: Tensor, A_log: Tensor, dt_bias: Tensor) -> Tensor:
-    """-e^A_log softplus(a + dt_bias), never above 0, in float32: a (N, heads), the others (heads,)."""
-    rate = F.softplus(a.float() + dt_bias.float())
-    return torch.addcmul(constant(0.0, a.device), rate, A_log.float().exp(), value=-1)
+    """g = -e^A_log softplus(a + dt_bias), never above 0, in float32: a (..., heads) to the same."""
+    return -A_log.float().exp() * F.softplus(a.float() + dt_bias.float())
 
 
-def delta_step(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, memory: Tensor) -> Tensor:
-    """The gated delta rule for one token; changes `memory` (N, Dk, Dv) in place, N = rows x heads.
+def delta_step(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gated delta rule for one token, as in the paper.
 
-    q, k (N, 1, Dk), k of length 1; v (N, 1, Dv); decay, beta (N, 1, 1). Returns S^T q (N, 1, Dv).
+    q, k (B, heads, Dk), k of length 1; v (B, heads, Dv); g, beta (B, heads); memory S
+    (B, heads, Dk, Dv). Returns S^T q (B, heads, Dv) and the new S.
     """
-    memory.mul_(decay)
-    error = torch.baddbmm(v, k, memory, alpha=-1)  # v - S^T k
-    memory.baddbmm_(k.transpose(1, 2), error * beta)
-    return torch.bmm(q, memory)
+    decayed = g.exp()[..., None, None] * memory
+    recalled = torch.einsum("bhkv,bhk->bhv", decayed, k)  # S^T k
+    delta = beta[..., None] * (v - recalled)
+    memory = decayed + torch.einsum("bhk,bhv->bhkv", k, delta)  # S + k d^T
+    return torch.einsum("bhkv,bhk->bhv", memory, q), memory
 
 
-def delta_steps(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-    """The rule token by token: the slow obvious path beside `delta_chunks`, with its arguments and results."""
-    memory, out = memory.clone(), []
+def delta_steps(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The rule token by token: the obvious path beside `delta_chunks`, same arguments and results."""
+    outputs = []
     for t in range(q.shape[1]):
-        now = slice(t, t + 1)
-        out.append(delta_step(q[:, now], k[:, now], v[:, now], g[:, now].exp(), beta[:, now], memory))
-    return torch.cat(out, 1), memory
+        out, memory = delta_step(q[:, t], k[:, t], v[:, t], g[:, t], beta[:, t], memory)
+        outputs.append(out)
+    return torch.stack(outputs, dim=1), memory
 
 
 def delta_chunks(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor, chunk: int = 64
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    memory: Tensor,
+    chunk_size: int = 64,
 ) -> tuple[Tensor, Tensor]:
-    """The rule for many tokens, `chunk` of them at a time as matrix products (Yang et al., arXiv:2406.06484).
+    """The rule for many tokens, `chunk_size` at a time as matrix products (arXiv:2406.06484).
 
-    q, k (N, W, Dk), k of length 1; v (N, W, Dv); g (N, W, 1) the log of the decay, not above 0; beta (N, W, 1);
-    memory (N, Dk, Dv), left as it is. Returns S^T q after each token (N, W, Dv) and the new memory.
+    q, k (B, W, heads, Dk), k of length 1; v (B, W, heads, Dv); g (B, W, heads) the log of the decay,
+    not above 0; beta (B, W, heads); memory (B, heads, Dk, Dv), left as it is. Returns S^T q after
+    each token (B, W, heads, Dv) and the new memory.
     """
-    out = []
-    for tokens in zip(*(x.split(chunk, dim=1) for x in (q, k, v, g, beta)), strict=True):
-        said, memory = delta_chunk(*tokens, memory)
-        out.append(said)
-    return torch.cat(out, 1), memory
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, heads, W, D)
+    g, beta = (x.transpose(1, 2)[..., None] for x in (g, beta))  # (B, heads, W, 1)
+    outputs = []
+    for start in range(0, q.shape[2], chunk_size):
+        tokens = slice(start, start + chunk_size)
+        chunk = [x[:, :, tokens] for x in (q, k, v, g, beta)]
+        out, memory = delta_chunk(*chunk, memory)
+        outputs.append(out)
+    return torch.cat(outputs, dim=2).transpose(1, 2), memory
 
 
-def delta_chunk(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-    """One chunk of `delta_chunks`. Token i writes d_i = beta_i (v_i - what S says to k_i), and S holds the start's
-    memory and the earlier tokens' d_j, all faded since: linear equations in d, solved from the first token on."""
-    since = g.cumsum(1).exp()  # (N, L, 1): what is left at token i of what stood there before the chunk
-    # (N, L, L): what is left at token i of what token j wrote. The sums are of what lies between: differences of sums
-    # from the start would lose the small ones behind the large.
-    between = g.expand(-1, -1, g.shape[1]).tril(-1).cumsum(1).exp().tril()
-    keys = k.transpose(1, 2)
-    equations = beta * (k @ keys) * between  # (N, L, L), read below the diagonal only, with 1 on it
-    wanted = beta * torch.baddbmm(v, k * since, memory, alpha=-1)  # (N, L, Dv)
-    written = torch.linalg.solve_triangular(equations, wanted, upper=False, unitriangular=True)  # d (N, L, Dv)
-    out = torch.baddbmm(((q @ keys) * between) @ written, q * since, memory)
-    return out, torch.baddbmm(memory * since[:, -1:], keys * between[:, -1:], written)
+def delta_chunk(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One chunk of L tokens, shapes (..., L, D) and (..., L, 1). Returns outputs and memory.
+
+    Token i writes d_i = beta_i (v_i - S^T k_i), and the S that it meets holds the chunk's first
+    memory and the earlier tokens' d_j, all decayed since: linear equations in d, lower triangular.
+    """
+    since_start = g.cumsum(-2).exp()  # (..., L, 1): what is left at i of the chunk's first memory
+    # (..., L, L): what is left at i of what j wrote. Each entry sums the decays between j and i;
+    # differences of sums from the start would lose the small ones behind the large.
+    between = g.expand(*g.shape[:-1], g.shape[-2]).tril(-1).cumsum(-2).exp().tril()
+    similar = k @ k.mT  # (..., L, L)
+    equations = beta * similar * between  # read below the diagonal only, with 1 on it
+    wanted = beta * (v - since_start * (k @ memory))  # (..., L, Dv)
+    d = torch.linalg.solve_triangular(equations, wanted, upper=False, unitriangular=True)
+    out = since_start * (q @ memory) + ((q @ k.mT) * between) @ d
+    left_at_end = between[..., -1:, :].mT  # (..., L, 1): what is left of d_j after the chunk
+    memory = since_start[..., -1:, :] * memory + (left_at_end * k).mT @ d
+    return out, memory

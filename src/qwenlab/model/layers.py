@@ -1,106 +1,84 @@
 """The small parts of a decoder layer: RMS norm, rotary positions, gated MLP."""
 
-from functools import cache
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qwenlab.model.batch import ForwardBatch
 from qwenlab.model.config import Config
-from qwenlab.model.joined import Joined
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) * weight over the last dimension, computed in float32 (Zhang & Sennrich, arXiv:1910.07467).
+    """x / rms(x) * weight over the last dimension, in float32 (Zhang & Sennrich, arXiv:1910.07467).
 
-    Qwen3.5 stores weight - 1 (`around_zero`), so that weight decay draws towards doing nothing.
+    Qwen3.5's norms are zero-centred: they store weight - 1, so weight decay pulls them towards the
+    identity.
     """
 
-    def __init__(self, size: int, eps: float, around_zero: bool = False):
+    def __init__(self, size: int, eps: float, zero_centred: bool = False):
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(size) if around_zero else torch.ones(size))
-        self.eps, self.around_zero = eps, around_zero
+        self.weight = nn.Parameter(torch.zeros(size) if zero_centred else torch.ones(size))
+        self.eps = eps
+        self.zero_centred = zero_centred
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self._parameters["weight"], self.eps, self.around_zero)
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float, around_zero: bool) -> Tensor:
-    """What RMSNorm computes; `weight` may differ along other dimensions too."""
-    # Small operations cost their start, not their work, so there are as few as can be.
-    wide = None if x.dtype is torch.float32 else torch.float32
-    norm = torch.linalg.vector_norm(x, 2, -1, True, dtype=wide)  # the root of the sum of squares, (..., 1)
-    scale = torch.addcmul(constant(eps, x.device), norm, norm, value=1 / x.shape[-1]).rsqrt_()
-    normed = x * scale
-    if around_zero:  # the reference rounds after this weight, but before the other kind
-        normed = torch.addcmul(normed, normed, weight)
-        return normed if wide is None else normed.to(x.dtype)
-    return (normed if wide is None else normed.to(x.dtype)).mul_(weight)
-
-
-@cache
-def constant(value: float, device: torch.device) -> Tensor:
-    """A number as a tensor of no dimension: operations take it faster than a Python number."""
-    with torch.inference_mode(False):  # it outlives the call, so it must serve training as well
-        return torch.tensor(value, device=device)
+        wide = x.float()
+        mean_square = wide.pow(2).mean(-1, keepdim=True)
+        normed = wide * torch.rsqrt(mean_square + self.eps)
+        if self.zero_centred:
+            return (normed * (1 + self.weight.float())).to(x.dtype)
+        return normed.to(x.dtype) * self.weight
 
 
 class MLP(nn.Module):
-    """down(silu(gate(x)) * up(x)): the gated unit of Shazeer, arXiv:2002.05202. (N, hidden) to the same."""
+    """down(silu(gate(x)) * up(x)), the gated unit of Shazeer, arXiv:2002.05202. (B, W, hidden) to
+    the same."""
 
     def __init__(self, config: Config):
         super().__init__()
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-        self.joined, self.down = Joined("gate_proj", "up_proj"), Joined("down_proj")
 
     def forward(self, x: Tensor) -> Tensor:
-        both = self.joined(self, x)  # (N, 2 * intermediate)
-        size = both.shape[1] // 2
-        return self.down(self, F.silu(both[:, :size]).mul_(both[:, size:]))
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
-class Rotary:
-    """Cosine and sine of every position's angles, looked up once a call (RoFormer, arXiv:2104.09864).
+class Rotary(nn.Module):
+    """Cosine and sine of every position's angles (RoFormer, arXiv:2104.09864).
 
-    The table grows by doubling to the highest position asked for. It holds constants only. Of a head's `head_dim`
-    features the first `turned` are turned; the others get cosine 1 and sine 0.
+    R = config.rotary_dim of a head's features are rotated, in pairs (i, i + R / 2). No parameters.
     """
 
-    def __init__(self, head_dim: int, theta: float, turned: int | None = None):
-        self.head_dim, self.theta, self.turned = head_dim, theta, turned or head_dim
-        self.cos = self.sin = torch.empty(0)
+    def __init__(self, config: Config):
+        super().__init__()
+        self.rotary_dim = config.rotary_dim
+        self.theta = config.rope_theta
 
-    def at(self, positions: Tensor | slice, highest: int, dtype: torch.dtype, device) -> tuple[Tensor, Tensor]:
-        """positions (B, T) int64, or a slice where all rows agree, none above `highest`, which the host knows.
+    def forward(self, batch: ForwardBatch, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """cos and sin (B, W, 1, R) of the batch's positions; the 1 stands for the heads."""
+        return self.angles(batch.position_ids, dtype)
 
-        Returns two tensors (B, T, 1, head_dim), or (T, 1, head_dim), for `rotate`; the 1 stands for the heads.
+    def angles(self, position_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """position_ids (...) int64 to cos and sin (..., 1, R).
+
+        The angles are computed in float32: in bfloat16 position 1001 would be 1000.
         """
-        if highest >= len(self.cos) or self.cos.dtype != dtype or self.cos.device != device:
-            with torch.inference_mode(False):  # the table outlives the call
-                table = torch.arange(max(highest + 1, 2 * len(self.cos), 64), device=device)
-                self.cos, self.sin = self.angles(table, dtype)
-        return self.cos[positions], self.sin[positions]
-
-    def angles(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The same without a table, for positions of any shape (...) and value, below 0 too: (..., 1, head_dim)."""
-        pairs = torch.arange(0, self.turned, 2, device=positions.device, dtype=torch.float32)
-        frequencies = 1.0 / self.theta ** (pairs / self.turned)  # (turned / 2,)
-        angles = positions[..., None, None].float() * frequencies  # (..., 1, turned / 2)
-        cos, sin, rest = angles.cos(), angles.sin(), (0, self.head_dim - self.turned)
-        # (..., 1, head_dim): laid out for `rotate`, the minus of the first half already in
-        cos, sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
-        return F.pad(cos, rest, value=1.0).to(dtype), F.pad(sin, rest).to(dtype)
+        pairs = torch.arange(0, self.rotary_dim, 2, device=position_ids.device)
+        frequencies = 1.0 / self.theta ** (pairs.float() / self.rotary_dim)  # (R / 2,)
+        angles = position_ids[..., None, None].float() * frequencies  # (..., 1, R / 2)
+        angles = torch.cat((angles, angles), dim=-1)  # (..., 1, R)
+        return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
-    """Turns the first `turned` features of x (B, T, heads, head_dim) by its position. Qwen pairs feature i with
-    i + turned / 2 (half-split): (a, b) becomes (a cos - b sin, b cos + a sin), here as (a, b) * cos +
-    (b, a) * (-sin, sin). What is not turned stays: its cosine is 1, its sine 0."""
-    half = turned // 2
-    if turned == x.shape[-1]:
-        other = x.roll(half, -1)
-    else:
-        other = torch.cat((x[..., half:turned], x[..., :half], x[..., turned:]), -1)
-    return (x * cos).addcmul_(other, sin)
+def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotates the first R features of x (B, W, heads, D) by its position; cos, sin (B, W, 1, R).
+
+    Each pair (a, b) becomes (a cos - b sin, b cos + a sin). Qwen pairs feature i with i + R / 2.
+    """
+    rotary_dim = cos.shape[-1]
+    rotated = x[..., :rotary_dim]
+    unrotated = x[..., rotary_dim:]
+    a, b = rotated.chunk(2, dim=-1)
+    partner = torch.cat((-b, a), dim=-1)
+    return torch.cat((rotated * cos + partner * sin, unrotated), dim=-1)

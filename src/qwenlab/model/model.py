@@ -1,76 +1,83 @@
-"""The whole model: token ids in, logits out, for a rectangle of rows of unequal length."""
+"""The whole model: token ids in, logits out, for rows of unequal length."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qwenlab.model.attention import Attention
-from qwenlab.model.call import Call, close_up, plan
+from qwenlab.model.attention import BY_NAME, Attention
+from qwenlab.model.batch import ForwardBatch
 from qwenlab.model.config import Config
 from qwenlab.model.deltanet import DeltaNet
-from qwenlab.model.joined import Joined
-from qwenlab.model.kernels import BY_NAME
 from qwenlab.model.layers import MLP, RMSNorm, Rotary
-from qwenlab.model.linear import product
 from qwenlab.model.state import State
 
 
 class Layer(nn.Module):
-    """Attention or DeltaNet, then MLP, each on a normed input and added to what came in (pre-norm residual)."""
+    """Attention or DeltaNet, then MLP, each on a normed input and added to what came in."""
 
-    def __init__(self, config: Config, kind: str):
+    def __init__(self, config: Config, number: int):
         super().__init__()
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, config.is_qwen3_5)
-        if kind == "linear_attention":
-            self.linear_attn = DeltaNet(config)
+        self.is_linear = config.layer_types[number] == "linear_attention"
+        norm = (config.hidden_size, config.rms_norm_eps, config.is_qwen3_5)
+        self.input_layernorm = RMSNorm(*norm)
+        if self.is_linear:
+            self.linear_attn = DeltaNet(config, number)
         else:
-            self.self_attn = Attention(config)
-        self.mixer = "linear_attn" if kind == "linear_attention" else "self_attn"
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, config.is_qwen3_5)
+            self.self_attn = Attention(config, number)
+        self.post_attention_layernorm = RMSNorm(*norm)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, call: Call, number: int) -> Tensor:
-        parts = self._modules  # a plain dictionary: quicker than attributes, once a layer and token
-        x = x + parts[self.mixer](parts["input_layernorm"](x), call, number)
-        return x + parts["mlp"](parts["post_attention_layernorm"](x))
+    def forward(self, x: Tensor, batch: ForwardBatch, cos: Tensor, sin: Tensor) -> Tensor:
+        normed = self.input_layernorm(x)
+        if self.is_linear:
+            x = x + self.linear_attn(normed, batch)
+        else:
+            x = x + self.self_attn(normed, batch, cos, sin)
+        return x + self.mlp(self.post_attention_layernorm(x))
 
 
 class Decoder(nn.Module):
-    """Embedding, layers, final norm: ids (B, W) to hidden (B * W, hidden), one line a token."""
+    """Embedding, layers, final norm: a batch's ids (B, W) to hidden (B, W, hidden).
+
+    The norm is left to `Model.logits`, so that it is computed for the wanted positions only.
+    """
 
     def __init__(self, config: Config):
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Layer(config, kind) for kind in config.layer_types)
+        self.rotary = Rotary(config)
+        self.layers = nn.ModuleList(Layer(config, n) for n in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, config.is_qwen3_5)
 
-    def forward(self, input_ids: Tensor, call: Call) -> Tensor:
-        x = self.embed_tokens(input_ids.flatten())
-        for number, layer in enumerate(self.layers):
-            x = layer(x, call, number)
+    def forward(self, batch: ForwardBatch) -> Tensor:
+        x = self.embed_tokens(batch.input_ids)  # (B, W, hidden)
+        cos, sin = self.rotary(batch, x.dtype)
+        for layer in self.layers:
+            x = layer(x, batch, cos, sin)
         return x
 
 
 class Model(nn.Module):
-    """A dense Qwen3 (arXiv:2505.09388) or the language model of a Qwen3.5, by the layer list of its config.
+    """A dense Qwen3 (arXiv:2505.09388) or the language model of a Qwen3.5, by its config's layers.
 
-    Equal to the reference implementations, parameters named as published. `config` is its shape, `stop_ids` a
-    frozenset of the ids that end an answer. `attention` is "sdpa", "eager" or a function
-    attention(q, k, v, mask, scale) with the shapes of `qwenlab.model.kernels.eager`. `chunk` is how many tokens
-    DeltaNet takes at a time; 16 trains short texts faster.
+    Equal to the reference implementations, parameters named as published. `config` is its shape,
+    `stop_ids` a frozenset of the ids that end an answer. `attention` is "sdpa", "eager" or a function
+    attention(q, k, v, mask, scale) with the shapes of `qwenlab.model.attention.eager`; it always gets
+    a mask.
     """
 
     def __init__(self, config: Config):
         super().__init__()
         self.config = config
         self.stop_ids = frozenset(config.eos_token_id)
-        self.attention, self.chunk = "sdpa", 64
-        self.rotary = Rotary(config.head_dim, config.rope_theta, config.rotary_dim)
         self.model = Decoder(config)
+        self.attention = "sdpa"
+        self.lm_head: nn.Linear | None = None  # None: the embedding's weights are used once more
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-            self.head = Joined("lm_head")
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=config.initializer_range)
@@ -82,24 +89,25 @@ class Model(nn.Module):
     @attention.setter
     def attention(self, value: str | Callable) -> None:
         if not callable(value) and value not in BY_NAME:
-            raise ValueError(f"attention is {value!r}, expected 'sdpa', 'eager' or a function (q, k, v, mask, scale)")
+            raise ValueError(
+                f"attention is {value!r}, expected 'sdpa', 'eager' or a function "
+                "(q, k, v, mask, scale)"
+            )
         self._attention = value
-
-    @property
-    def embedding(self) -> Tensor:
-        """(vocab, hidden): one line an id. Asked for several times a step, so it is found in plain dictionaries."""
-        return self._modules["model"]._modules["embed_tokens"]._parameters["weight"]
+        for module in self.modules():
+            if isinstance(module, Attention):
+                module.function = value if callable(value) else BY_NAME[value]
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.embedding.dtype
+        return self.model.embed_tokens.weight.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.embedding.device
+        return self.model.embed_tokens.weight.device
 
     def new_state(self, batch_size: int, capacity: int | None = None) -> State:
-        """An empty state for `batch_size` rows of `capacity` tokens each (None = it grows by doubling)."""
+        """An empty state for `batch_size` rows of `capacity` tokens each (None = it grows)."""
         return State(self.config, batch_size, capacity, self.dtype, self.device)
 
     def forward(
@@ -115,98 +123,91 @@ class Model(nn.Module):
     ) -> Tensor:
         """Logits for the next token after each real token of this call.
 
-        input_ids (B, T) int64; attention_mask (B, T) bool marks the real tokens of this call only (True = real;
-        pads left, right or inside), None = all real. Returns (B, T, vocab) float32 with zeros at pads, or with
-        `last_only` (B, vocab) of each row's last real token.
+        input_ids (B, T) int64; attention_mask (B, T) bool marks the real tokens of this call only
+        (True = real; pads left, right or inside), None = all real. Returns (B, T, vocab) float32 with
+        zeros at pads, or with `last_only` (B, vocab) of each row's last real token.
 
-        With a `state` the row's earlier tokens are seen and this call's are added; `rows` (B,) names the state's
-        rows (None = all, in order). A row without a real token stays as it is, its logits are 0. A state is for
-        inference: no gradients are kept.
+        With a `state` the row's earlier tokens are seen and this call's are added; `rows` (B,) names
+        the state's slots (None = all, in order). A row without a real token stays as it is, its
+        logits are 0. A state is for inference: no gradients are kept, and inside torch.autocast the
+        call computes in the model's own dtype.
 
-        Without a state, `attention_mask` may also be the reader's own (B, 1, T, T) bool mask, True = may attend.
-        Then nothing is closed up: the rectangle is computed as given, pads included, at `position_ids` (B, T)
-        int64 (default 0..T-1), and `last_only` means the last column. Linear attention has no use for such a mask.
+        Without a state, `attention_mask` may also be the reader's own (B, 1, T, T) bool mask, True =
+        may attend. Then nothing is moved: the rectangle is computed as given, pads included, at
+        `position_ids` (B, T) int64 (default 0..T-1), and `last_only` means the last column. Linear
+        attention has no use for such a mask.
 
-        `hidden_only` returns what `logits` is computed from, (B, T, hidden) or (B, hidden), so that who wants the
-        logits of some positions only, or of a few at a time, never holds all of them.
+        `hidden_only` returns what `logits` is computed from, (B, T, hidden) or (B, hidden), so that
+        whoever wants the logits of a few positions never holds all of them.
 
-        Raises ValueError for ids outside the vocabulary, a mask of another shape or type, a row without a real
-        token and without a state, a row longer than the state's capacity, a row that a broken call spoiled.
+        Raises ValueError for ids outside the vocabulary, a mask of another shape or type, a row
+        without a real token and without a state, a row longer than the state's capacity, a row that
+        an interrupted call left invalid, and a state made for another model, dtype or device.
         """
-        if state is not None and torch.is_grad_enabled():
-            with torch.no_grad():
-                options = {"position_ids": position_ids, "last_only": last_only, "hidden_only": hidden_only}
-                return self.forward(input_ids, attention_mask, state, rows=rows, **options)
         own_mask = check_call(input_ids, attention_mask, state, rows, position_ids)
         if own_mask and "linear_attention" in self.config.layer_types:
-            raise ValueError("linear attention takes no (B, 1, T, T) mask: give the (B, T) mask of real tokens")
-        device = self.device
-        input_ids = input_ids.to(device)
+            raise ValueError(
+                "linear attention takes no (B, 1, T, T) mask: give the (B, T) mask of real tokens"
+            )
+        input_ids = input_ids.to(self.device)
         if attention_mask is not None:
-            attention_mask = attention_mask.to(device)
+            attention_mask = attention_mask.to(self.device)
         if own_mask:
-            return self._as_given(input_ids, attention_mask, position_ids, last_only, hidden_only)
-        return self._closed_up(input_ids, attention_mask, state, rows, last_only, hidden_only)
+            if position_ids is None:
+                position_ids = torch.arange(input_ids.shape[1])[None]
+            position_ids = position_ids.to(self.device)
+            batch = ForwardBatch.from_rectangle(input_ids, attention_mask, position_ids)
+        else:
+            batch = ForwardBatch.from_mask(input_ids, attention_mask, state, rows)
+        if state is None and 0 in batch.num_tokens:
+            empty = list(batch.num_tokens).index(0)
+            raise ValueError(f"row {empty} has no real token and there is no state")
+        check_ids(batch.input_ids, self.config.vocab_size)
+        return self.compute(batch, last_only, hidden_only)
 
-    def _closed_up(self, input_ids, attention_mask, state, rows, last_only, hidden_only) -> Tensor:
-        ids, counts, real = close_up(input_ids, attention_mask)
-        if real is not None and state is None and not bool((counts > 0).all()):
-            raise ValueError(f"row {int((counts == 0).nonzero()[0])} has no real token and there is no state")
-        call = plan(self, ids.shape[1], counts, real, state, rows)
-        if real is not None and not bool(real.any()):  # nobody says anything: no pass, nothing changes
+    def compute(
+        self, batch: ForwardBatch, last_only: bool = False, hidden_only: bool = False
+    ) -> Tensor:
+        """One forward pass over `batch`, whose state it writes. Returns what `forward` returns.
+
+        Raises ValueError for a row longer than the state's capacity and for a state that was made for
+        another model, dtype or device.
+        """
+        if batch.state is None:
+            return self.outputs(batch, last_only, hidden_only)
+        batch.state.check_made_for(self.config, self.dtype, self.device)
+        if max(batch.num_tokens) == 0:  # no real tokens: skip the forward pass
             size = self.config.hidden_size if hidden_only else self.config.vocab_size
-            return torch.zeros(*input_ids.shape[: 1 if last_only else 2], size, device=self.device)
-        try:
-            hidden = self._hidden(ids, call)  # (B * W, hidden)
-            if last_only and ids.shape[1] > 1:
-                ends = torch.arange(len(ids)) * ids.shape[1] + (counts - 1).clamp(min=0)
-                hidden = hidden[ends.to(self.device)]  # (B, hidden)
-            logits = hidden if hidden_only else self.logits(hidden)  # (B, vocab) or (B * W, vocab)
-            if state is not None:
-                state.advance(call.rows, counts)  # last, so that an interrupted call was none
-        except BaseException:
-            call.take_back()
-            raise
-        if last_only:
-            return logits if real is None else logits.masked_fill((counts == 0).to(self.device)[:, None], 0)
-        logits = logits.view(*ids.shape, -1)  # (B, W, vocab)
-        if real is None:
-            return logits
-        out = logits.new_zeros(*input_ids.shape, logits.shape[-1])  # (B, T, vocab)
-        out[attention_mask] = logits[real]  # both list the real tokens row by row, in order
+            nothing = torch.zeros(*batch.input_ids.shape, size, device=self.device)
+            return nothing[:, 0] if last_only else batch.to_caller(nothing)
+        batch.make_room()
+        # A state is for inference, in the model's own dtype.
+        with torch.no_grad(), without_autocast(self.device.type):
+            batch.state.begin(batch.slots)
+            out = self.outputs(batch, last_only, hidden_only)
+            batch.state.commit(batch.slots, batch.num_tokens)  # last: see State's rule
         return out
 
-    def _hidden(self, ids: Tensor, call: Call) -> Tensor:
-        """(B, W) to (B * W, hidden). Raises ValueError naming the first id outside the vocabulary."""
-        if ids.device.type != "cpu" and ids.shape[1] > 1:  # a GPU would crash; its decode step isn't made to wait
-            check_ids(ids, self.config.vocab_size)
-        try:
-            return self.model(ids, call)
-        except IndexError:
-            check_ids(ids, self.config.vocab_size)  # most likely the embedding's, whose own words don't name the row
-            raise
-
-    def _as_given(self, input_ids, mask, position_ids, last_only, hidden_only) -> Tensor:
-        if position_ids is None:
-            position_ids = torch.arange(input_ids.shape[1])[None]
-        cos, sin = self.rotary.angles(position_ids.to(self.device), self.dtype)
-        hidden = self._hidden(input_ids, Call(self.attention_function, len(input_ids), cos, sin, mask))
-        hidden = hidden.view(*input_ids.shape, -1)  # (B, T, hidden)
-        hidden = hidden[:, -1:] if last_only else hidden
-        out = hidden if hidden_only else self.logits(hidden.flatten(0, 1)).view(*hidden.shape[:2], -1)  # (B, T, vocab)
-        return out[:, 0] if last_only else out
-
-    @property
-    def attention_function(self) -> Callable:
-        """What `attention` stands for, as a function."""
-        return BY_NAME[self._attention] if isinstance(self._attention, str) else self._attention
+    def outputs(self, batch: ForwardBatch, last_only: bool, hidden_only: bool) -> Tensor:
+        hidden = self.model(batch)  # (B, W, hidden)
+        if last_only:
+            hidden = batch.last_token(hidden)  # (B, hidden)
+        out = hidden if hidden_only else self.logits(hidden)
+        return batch.hide_empty_rows(out) if last_only else batch.to_caller(out)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(N, hidden), as `hidden_only` returns it, to (N, vocab) float32."""
-        hidden = self.model.norm(hidden)
-        if self.config.tie_word_embeddings:
-            return product(hidden, self.embedding).float()
-        return self.head(self, hidden).float()
+        """(..., hidden), as `hidden_only` returns it, to (..., vocab) float32."""
+        normed = self.model.norm(hidden)
+        if self.lm_head is None:
+            return F.linear(normed, self.model.embed_tokens.weight).float()
+        return self.lm_head(normed).float()
+
+
+def without_autocast(device_type: str):
+    """A context in which torch.autocast changes no dtype."""
+    if torch.is_autocast_enabled(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
 
 
 def check_call(input_ids, attention_mask, state, rows, position_ids) -> bool:

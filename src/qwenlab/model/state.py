@@ -1,64 +1,90 @@
 """What a batch of rows remembers between calls, in one object, and how many tokens each row holds."""
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
 from qwenlab.model.config import Config
 
-GROWING = ("keys", "values")  # the tensors with a place for every token; the others keep their size
+GROWING = ("keys", "values")  # these have a place for every token; the others keep their size
 
 
 class State:
-    """The memory of `batch_size` rows. Made by `model.new_state`, read and written by `model(..., state=state)`.
+    """The memory of `batch_size` slots. Made by `model.new_state`, used by `model(..., state=state)`.
 
-    `lengths` (B,) int64: real tokens each row holds, kept on the host so that a decode step knows its shapes
-    without asking the device. `layers[n]` holds layer n's tensors by name, rows first:
-    "keys" and "values" (B, KVH, C, D), of which row b has `lengths[b]` positions in use; or "window" (B, K - 1,
-    channels) and "memory" (B, heads, Dk, Dv) float32, which are as large after a million tokens as after one. No pad
-    is ever stored.
+    `lengths` (slots,) int64, on the host: real tokens each slot holds. `layers[n]` holds layer n's
+    tensors by name, slots first: "keys" and "values" (slots, KVH, C, D), of which slot s has
+    `lengths[s]` positions in use; or "conv_state" (slots, taps - 1, channels) and "recurrent_state"
+    (slots, heads, Dk, Dv) float32, as large after a million tokens as after one. No pad is stored.
 
-    With `capacity` (tokens a row) the tensors are made once and a longer row is refused; with None they start
-    empty and double when needed.
+    With `capacity` (tokens a slot) the tensors are made once and a longer row is refused; with None
+    they start empty and double when needed.
 
-    A window and a memory are overwritten as a call goes. If it breaks off midway, they can't be had back: its rows
-    are `spoiled` and refused until they are reset or put back from a snapshot.
+    One rule for calls that fail or are interrupted: `invalid` holds the slots that a call is working
+    on, and they leave it as the call's last act. Whatever broke the call off, its slots stay invalid,
+    and are refused, until they are reset or `put` replaces them.
+
+    The tensors are ordinary ones even if inference mode was on when they were made.
     """
 
-    def __init__(self, config: Config, batch_size: int, capacity: int | None, dtype: torch.dtype, device: torch.device):
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def __init__(
+        self,
+        config: Config,
+        batch_size: int,
+        capacity: int | None,
+        dtype: torch.dtype,
+        device: torch.device,
+    ):
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}, expected at least 1 row")
         if capacity is not None and capacity < 1:
-            raise ValueError(f"capacity is {capacity}, expected at least 1 token a row, or None to grow")
-        self.fixed = capacity is not None
+            raise ValueError(
+                f"capacity is {capacity}, expected at least 1 token a row, or None to grow"
+            )
+        self.made_for = (config, dtype, device)
+        self.fixed_capacity = capacity
         self.lengths = torch.zeros(batch_size, dtype=torch.int64)
-        self.capacity = capacity or 0  # tokens a row can hold before the tensors must grow
-        self.spoiled: set[int] = set()
-        # Zeros, not empty: a masked weight of 0 times a NaN left in unused memory would still be NaN. A memory is
-        # float32 whatever the model is: its rounding would add up from token to token.
-        kinds, wide = shapes(config, self.capacity), {"memory": torch.float32}
-        self.layers = [
-            {
-                name: torch.zeros(batch_size, *shape, dtype=wide.get(name, dtype), device=device)
-                for name, shape in kinds[kind].items()
-            }
-            for kind in config.layer_types
-        ]
-        self.count_lines()
+        self.invalid: set[int] = set()
+        self.layers: list[dict[str, Tensor]] = []
+        for kind in config.layer_types:
+            tensors = {}
+            for name, shape in shapes(config, capacity or 0)[kind].items():
+                # The memory is float32 whatever the model is: rounding would add up over the tokens.
+                kept = torch.float32 if name == "recurrent_state" else dtype
+                # Zeros, not empty: a masked weight of 0 times a NaN in unused memory is NaN.
+                tensors[name] = torch.zeros(batch_size, *shape, dtype=kept, device=device)
+            self.layers.append(tensors)
 
     @property
     def batch_size(self) -> int:
         return len(self.lengths)
 
     @property
+    def capacity(self) -> int | None:
+        """Tokens a slot can hold before the tensors must grow; None where nothing limits it."""
+        for layer in self.layers:
+            if "keys" in layer:
+                return layer["keys"].shape[2]
+        return self.fixed_capacity
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all tensors held, `lengths` included."""
         return self.lengths.nbytes + sum(t.nbytes for layer in self.layers for t in layer.values())
 
+    # --- Rows as the caller sees them ---
+
     def select(self, rows) -> "State":
-        """A new state of the rows named by an index tensor or list (repeats allowed) or a bool tensor (B,)."""
+        """A new state of the rows named by an index tensor or list (repeats allowed) or a bool
+        tensor (batch_size,)."""
         index = self.row_index(rows)
         new = self._map(lambda t: t.index_select(0, index.to(t.device)))
-        new.spoiled = {place for place, row in enumerate(index.tolist()) if row in self.spoiled}
+        for place, row in enumerate(index.tolist()):
+            if row in self.invalid:
+                new.invalid.add(place)
         return new
 
     def repeat(self, n: int) -> "State":
@@ -70,20 +96,22 @@ class State:
     def snapshot(self) -> "State":
         """A copy that later calls leave as it is."""
         new = self._map(torch.clone)
-        new.spoiled = set(self.spoiled)
+        new.invalid = set(self.invalid)
         return new
 
     def reset(self, rows=None) -> None:
-        """Empties the rows in place (all, if None): length 0 and nothing of the last request left behind."""
+        """Empties the rows in place (all, if None): length 0, nothing left of the last request."""
         index = self.row_index(rows)
+        self.invalid.update(index.tolist())
         self.lengths[index] = 0
-        self.spoiled -= set(index.tolist())
         for layer in self.layers:
             for t in layer.values():
                 t.index_fill_(0, index.to(t.device), 0)
+        self.invalid.difference_update(index.tolist())
 
     def put(self, rows, other: "State") -> None:
-        """Copies the rows of `other`, in order, over the rows named here, in place; a single row over all of them."""
+        """Copies the rows of `other`, in order, over the rows named here, in place; a single row
+        over all of them."""
         index = self.row_index(rows)
         if other.batch_size not in (1, len(index)):
             raise ValueError(f"put got {len(index)} rows for a state of {other.batch_size}")
@@ -94,71 +122,112 @@ class State:
         if other is self:
             other = self.snapshot()
         used = int(other.lengths.max())
-        self.make_room(used, index[int(other.lengths.argmax())])
+        self.make_room(used, int(index[int(other.lengths.argmax())]))
+        self.invalid.update(index.tolist())
         self.lengths[index] = other.lengths
-        sources = list(range(other.batch_size)) * (len(index) // other.batch_size)
-        self.spoiled -= set(index.tolist())
-        self.spoiled |= {row for row, source in zip(index.tolist(), sources, strict=True) if source in other.spoiled}
         for mine, theirs in zip(self.layers, other.layers, strict=True):
             for name, t in mine.items():
-                target, source = index.to(t.device), theirs[name]
-                if name in GROWING:  # only the tokens in use, (N, KVH, used, D): beyond them it is empty
+                target = index.to(t.device)
+                source = theirs[name]
+                if name in GROWING:  # only the tokens in use, (N, KVH, used, D): beyond is empty
                     t[:, :, used:].index_fill_(0, target, 0)
-                    t, source = t[:, :, :used], source[:, :, :used]
+                    t = t[:, :, :used]
+                    source = source[:, :, :used]
                 t.index_copy_(0, target, source.expand(len(index), *source.shape[1:]))
+        for place, row in enumerate(index.tolist()):
+            if place % other.batch_size not in other.invalid:
+                self.invalid.discard(row)
 
     def move(self, sources, targets) -> None:
-        """Copies rows over others of the same state, in place. What the sources held they still hold."""
-        source, target = self.row_index(sources), self.row_index(targets)
+        """Copies rows over others of the same state, in place. What the sources held they still
+        hold."""
+        source = self.row_index(sources)
+        target = self.row_index(targets)
         used = int(self.lengths[torch.cat((source, target))].max())  # beyond it both are empty
+        invalid = [row in self.invalid for row in source.tolist()]
+        self.invalid.update(target.tolist())
         self.lengths[target] = self.lengths[source]
         for layer in self.layers:
             for name, t in layer.items():
                 t = t.narrow(2, 0, used) if name in GROWING else t
                 t.index_copy_(0, target.to(t.device), t.index_select(0, source.to(t.device)))
+        for row, stays in zip(target.tolist(), invalid, strict=True):
+            if not stays:
+                self.invalid.discard(row)
 
-    def advance(self, rows, counts: Tensor) -> None:
-        """Notes that the rows (None = all) hold `counts` (B,) more tokens."""
-        if rows is None:
-            self.lengths += counts
-        else:
-            self.lengths[rows] += counts
+    # --- One call's slots ---
 
+    def check_made_for(self, config: Config, dtype: torch.dtype, device: torch.device) -> None:
+        """Raises ValueError unless the state was made for such a model."""
+        if self.made_for != (config, dtype, device):
+            raise ValueError(
+                f"the state is for {described(*self.made_for)}, the model is "
+                f"{described(config, dtype, device)}: make a new state with model.new_state"
+            )
+
+    def begin(self, slots: Sequence[int]) -> None:
+        """A call starts to write these slots: they are invalid until `commit`."""
+        self.invalid.update(slots)
+
+    def commit(self, slots: Sequence[int], num_tokens: Sequence[int]) -> None:
+        """The call's last act: its slots hold so many tokens more, and are valid again."""
+        together = isinstance(slots, range)
+        self.lengths[slice(slots.start, slots.stop) if together else slots] += torch.tensor(num_tokens)
+        self.invalid.difference_update(slots)
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
     def make_room(self, length: int, row: int = 0) -> None:
-        """Makes sure that a row can hold `length` tokens. Raises ValueError, naming `row`, if capacity is fixed."""
-        if length <= self.capacity:
+        """Makes sure that a row can hold `length` tokens. Raises ValueError, naming `row`, if the
+        capacity is fixed."""
+        capacity = self.capacity
+        if capacity is None or length <= capacity:
             return
-        if self.fixed:
-            raise ValueError(f"row {int(row)} would hold {length} tokens, its state has room for {self.capacity}")
-        grown = max(length, 2 * self.capacity)
+        if self.fixed_capacity is not None:
+            raise ValueError(
+                f"row {row} would hold {length} tokens, its state has room for {capacity}"
+            )
+        grown = max(length, 2 * capacity)
         layers = []
         for layer in self.layers:
-            layers.append({})
-            for name, t in layer.items():
-                if name in GROWING:
-                    bigger = t.new_zeros(*t.shape[:2], grown, t.shape[3])  # (B, KVH, C', D)
-                    bigger[:, :, : t.shape[2]] = t
-                    t = bigger
-                layers[-1][name] = t
-        self.layers, self.capacity = layers, grown  # all at once: if memory runs out before, the state is as it was
-        self.count_lines()
+            tensors = dict(layer)
+            for name in layer.keys() & set(GROWING):
+                slots, heads, used, size = layer[name].shape
+                tensors[name] = layer[name].new_zeros(slots, heads, grown, size)
+                tensors[name][:, :, :used] = layer[name]
+            layers.append(tensors)
+        self.layers = layers  # all at once: if memory runs out before, the state is as it was
 
-    def count_lines(self) -> None:
-        """`lines` (B, 1, KVH): where each head's first position stands when keys are read as lines (B * KVH * C, D)."""
-        keys = next((layer["keys"] for layer in self.layers if "keys" in layer), None)
-        if keys is None:
-            self.lines = torch.zeros(self.batch_size, 1, 0, dtype=torch.int64, device=self.layers[0]["memory"].device)
-            return
-        rows, heads, capacity, _ = keys.shape
-        self.lines = torch.arange(rows * heads, device=keys.device).view(rows, 1, heads) * capacity
+    def lengths_of(self, slots: Sequence[int]) -> list[int]:
+        """Tokens that each of the slots holds."""
+        lengths = self.lengths.tolist()
+        return [lengths[slot] for slot in slots]
 
-    def row_numbers(self, rows) -> list[int]:
-        """A call's rows (None = all, a slice or an index tensor), which were checked, as numbers."""
-        every = torch.arange(self.batch_size)
-        return (every if rows is None else every[rows]).tolist()
+    def slots_of(self, rows, batch: int) -> Sequence[int]:
+        """The slots that a call of `batch` rows names (None = all, in order).
+
+        Raises ValueError for slots that are not there, are named twice or are invalid.
+        """
+        if rows is None:
+            rows = range(self.batch_size)
+        simple = isinstance(rows, range) and rows.step == 1
+        if not (simple and 0 <= rows.start < rows.stop <= self.batch_size):
+            rows = self.row_index(rows).tolist()
+            if len(set(rows)) != len(rows):
+                raise ValueError(f"rows names a row twice: {rows}")
+        lost = self.invalid.intersection(rows)
+        if lost:
+            raise ValueError(
+                f"row {min(lost)} is invalid: a call broke off while it changed the row; reset the "
+                "row and read its tokens again, or put a snapshot back"
+            )
+        if len(rows) != batch:
+            raise ValueError(f"input_ids has {batch} rows, rows names {len(rows)} of the state")
+        return rows
 
     def row_index(self, rows) -> Tensor:
-        """`rows` (None, int list, index or bool tensor) as host row numbers (N,) int64. Raises ValueError."""
+        """`rows` (None, int list, index or bool tensor) as host row numbers (N,) int64. Raises
+        ValueError."""
         if rows is None:
             return torch.arange(self.batch_size)
         try:
@@ -167,7 +236,10 @@ class State:
             raise ValueError(f"rows is {rows!r}, expected row numbers or one bool a row") from None
         if index.dtype == torch.bool:
             if len(index) != self.batch_size:
-                raise ValueError(f"a bool choice of rows has {len(index)} entries, the state {self.batch_size} rows")
+                raise ValueError(
+                    f"a bool choice of rows has {len(index)} entries, the state "
+                    f"{self.batch_size} rows"
+                )
             index = index.nonzero()[:, 0]
         if len(index) == 0:
             raise ValueError("no row was chosen")
@@ -178,28 +250,48 @@ class State:
             raise ValueError(f"rows {index.tolist()} are not all within 0..{self.batch_size - 1}")
         return index
 
-    def _kind(self) -> list:
-        """All that two states must share to exchange rows: every tensor's shape but for rows and tokens."""
-        tensors = [(name, t) for layer in self.layers for name, t in layer.items()]
-        return [(name, t.dtype, t.shape[1], t.shape[2 + (name in GROWING) :]) for name, t in tensors]
+    def _kind(self) -> list[tuple]:
+        """All that two states must share to exchange rows: the shapes but for rows and tokens."""
+        kinds = []
+        for layer in self.layers:
+            for name, t in layer.items():
+                after_tokens = t.shape[3:] if name in GROWING else t.shape[2:]
+                kinds.append((name, t.dtype, t.shape[1], after_tokens))
+        return kinds
 
-    def _map(self, change) -> "State":
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "State":
         new = object.__new__(State)
-        new.fixed, new.capacity = self.fixed, self.capacity
+        new.made_for = self.made_for
+        new.fixed_capacity = self.fixed_capacity
         new.lengths = change(self.lengths)
-        new.layers = [{name: change(t) for name, t in layer.items()} for layer in self.layers]
-        new.count_lines()
+        new.invalid = set()
+        new.layers = []
+        for layer in self.layers:
+            new.layers.append({name: change(t) for name, t in layer.items()})
         return new
 
 
+def described(config: Config, dtype: torch.dtype, device: torch.device) -> str:
+    """A model, as far as a state depends on it, in words."""
+    return (
+        f"{config.model_type} with {config.num_hidden_layers} layers of {config.hidden_size} in "
+        f"{str(dtype).removeprefix('torch.')} on {device}"
+    )
+
+
 def shapes(config: Config, capacity: int) -> dict[str, dict[str, tuple[int, ...]]]:
-    """What a row keeps for a layer of each kind: its tensors' shapes."""
-    heads, key_dim, value_dim = config.linear_num_value_heads, config.linear_key_head_dim, config.linear_value_head_dim
-    channels = 2 * config.linear_num_key_heads * key_dim + heads * value_dim
+    """What a slot keeps for a layer of each kind: its tensors' shapes."""
+    keys_and_values = (config.num_key_value_heads, capacity, config.head_dim)
+    heads = config.linear_num_value_heads
+    key_width = config.linear_num_key_heads * config.linear_key_head_dim
+    channels = 2 * key_width + heads * config.linear_value_head_dim
+    memory = (heads, config.linear_key_head_dim, config.linear_value_head_dim)
     return {
-        "full_attention": dict.fromkeys(GROWING, (config.num_key_value_heads, capacity, config.head_dim)),
+        "full_attention": {"keys": keys_and_values, "values": keys_and_values},
         "linear_attention": {
-            "window": (config.linear_conv_kernel_dim - 1, channels),
-            "memory": (heads, key_dim, value_dim),
+            "conv_state": (config.linear_conv_kernel_dim - 1, channels),
+            "recurrent_state": memory,
         },
     }

@@ -61,15 +61,16 @@ def forced() -> str | None:
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
-    """x (R, K) times weight (N, K) to (R, N)."""
-    if torch.is_grad_enabled():
-        return F.linear(x, weight)
-    rows = x.shape[0]
-    key = rows, weight.shape, weight.dtype, torch.get_num_threads()
+    """x (..., K) times weight (N, K) to (..., N), for inference on a CPU."""
+    rows = x.numel() // x.shape[-1]
+    key = (rows, weight.shape, weight.dtype, torch.get_num_threads())
     name = known.get(key)
     if name is None:
         name = known[key] = choose(rows, weight)
-    return KERNELS[name](x, weight)
+    if name == "linear" or x.dim() == 2:
+        return KERNELS[name](x, weight)
+    out = KERNELS[name](x.reshape(rows, -1), weight)  # (rows, N)
+    return out.view(*x.shape[:-1], -1)
 
 
 def choose(rows: int, weight: Tensor) -> str:

@@ -1,0 +1,75 @@
+"""Gated DeltaNet's decode step: one product for its four projections, its state changed in place."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qwenlab.fast.fused import FusedOwner, is_plain, project, runs_plain
+from qwenlab.fast.layers import norm
+from qwenlab.fast.linear import product
+from qwenlab.model.batch import ForwardBatch
+from qwenlab.model.deltanet import DeltaNet, l2norm, log_decay
+
+
+class FastDeltaNet(FusedOwner, DeltaNet):
+    """Steps of one token a row; whatever is longer, or has pads, runs plain."""
+
+    NAMES = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
+
+    def forward(self, x: Tensor, batch: ForwardBatch) -> Tensor:
+        step = batch.state is not None and batch.width == 1 and batch.valid_mask is None
+        if runs_plain(x) or not step or not is_plain(self.conv1d, nn.Conv1d):
+            return super().forward(x, batch)
+        if not self.fused.usable(self):
+            return super().forward(x, batch)
+        rows = len(x)
+        channels = 2 * self.key_width + self.value_width
+        widths = [channels, self.value_width, self.value_heads, self.value_heads]
+        qkv, z, b, a = product(x[:, 0], self.fused.block).split(widths, dim=-1)  # (B, ...)
+        beta = b.float().sigmoid()[..., None]  # (B, value heads, 1)
+        decay = log_decay(a, self.A_log, self.dt_bias).exp()[..., None]
+        conv_state, recurrent_state = self.read_state(batch)
+        inputs = torch.cat((conv_state, qkv[:, None]), dim=1)  # (B, taps, channels)
+        taps = self.conv1d.weight[:, 0].t()  # (taps, channels)
+        mixed = F.silu((inputs.float() * taps.float()).sum(1))  # (B, channels)
+        q, k, v = self.step_heads(mixed)
+        out = delta_step_(q, k, v, decay, beta, recurrent_state)
+        self.write_step(batch, inputs[:, 1:], recurrent_state)
+        out = norm(self._modules["norm"], out) * F.silu(z.float().view(out.shape))  # (B, value heads, Dv)
+        return project(self.out_proj, out.flatten(1).to(x.dtype)).view(rows, 1, -1)
+
+    def step_heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """mixed (B, channels) to q, k (B, value heads, Dk) and v (B, value heads, Dv)."""
+        qk = mixed.narrow(1, 0, 2 * self.key_width)
+        qk = l2norm(qk.view(len(mixed), 2, self.key_heads, self.key_dim))
+        served = self.value_heads // self.key_heads
+        if served > 1:
+            qk = qk.repeat_interleave(served, dim=2)
+        q, k = qk.unbind(1)
+        v = mixed.narrow(1, 2 * self.key_width, self.value_width)
+        return q * self.key_dim**-0.5, k, v.view(len(mixed), self.value_heads, self.value_dim)
+
+    def write_step(self, batch: ForwardBatch, conv_state: Tensor, recurrent_state: Tensor) -> None:
+        """A slice of slots was changed through its view; slots one by one were copied."""
+        kept = batch.state.layers[self.layer]
+        kept["conv_state"][batch.slot_index] = conv_state
+        if isinstance(batch.slot_index, Tensor):
+            kept["recurrent_state"][batch.slot_index] = recurrent_state
+
+
+def delta_step_(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, memory: Tensor
+) -> Tensor:
+    """`qwenlab.model.deltanet.delta_step`, but changes `memory` (B, heads, Dk, Dv) in place.
+
+    q, k (B, heads, Dk); v (B, heads, Dv); decay, beta (B, heads, 1). Returns S^T q (B, heads, Dv).
+    """
+    shape = v.shape
+    memory = memory.view(-1, *memory.shape[2:])  # (N, Dk, Dv), N = B * heads
+    q, k, v = (x.reshape(len(memory), 1, -1) for x in (q, k, v))
+    memory.mul_(decay.reshape(-1, 1, 1))
+    error = torch.baddbmm(v, k, memory, alpha=-1)  # v - S^T k: (N, 1, Dv)
+    memory.baddbmm_(k.transpose(1, 2), error * beta.reshape(-1, 1, 1))
+    return torch.bmm(q, memory).view(shape)

@@ -1,0 +1,18 @@
+"""The head through the fastest kernel."""
+
+from torch import Tensor
+
+from qwenlab.fast.fused import project, runs_plain
+from qwenlab.fast.layers import norm
+from qwenlab.fast.linear import product
+from qwenlab.model.model import Model
+
+
+class FastModel(Model):
+    def logits(self, hidden: Tensor) -> Tensor:
+        if runs_plain(hidden):
+            return super().logits(hidden)
+        normed = norm(self.model.norm, hidden)
+        if self.lm_head is None:
+            return product(normed, self.model.embed_tokens.weight).float()
+        return project(self.lm_head, normed).float()

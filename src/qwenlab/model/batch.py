@@ -1,0 +1,213 @@
+"""One forward pass over rows of unequal length: which tokens are real, where they stand, what
+they may attend to.
+
+Inside the model padding always trails. A caller's pads are removed once, at the door (`from_mask`),
+so every layer deals with lengths only, and results go back to where the caller's tokens stood
+(`to_caller`). flash-linear-attention's gated layers do the same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from qwenlab.model.state import State
+
+
+@dataclass
+class ForwardBatch:
+    """The rows of one forward pass, as the host knows them. B rows, W = tokens of the widest row.
+
+    input_ids (B, W) int64 with 0 at the trailing pads; `num_tokens`, real tokens of each row in this
+    pass; `num_computed_tokens`, those its slot of the state held before. `slots` names each row's
+    slot. Whatever else a layer needs (positions, masks, indices) is derived from these when it is
+    first asked for, and then kept.
+    """
+
+    input_ids: Tensor
+    num_tokens: Sequence[int]
+    num_computed_tokens: Sequence[int]
+    state: State | None = None
+    slots: Sequence[int] = ()
+    own_mask: bool = False  # whether `attention_mask` is the reader's
+    source_mask: Tensor | None = None  # (B, T) where the caller's tokens stood; None: not moved
+    scratch: dict = field(default_factory=dict, repr=False)  # what fast/ works out once per pass
+
+    @classmethod
+    def from_lengths(
+        cls,
+        input_ids: Tensor,
+        num_tokens: Sequence[int],
+        state: State | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> "ForwardBatch":
+        """Rows whose padding trails already: input_ids (B, W), of which row b has `num_tokens[b]`.
+
+        `rows` gives for each row its slot of the state (None = all slots, in order). Nothing is asked
+        of the device. Raises ValueError for slots that are not there, are named twice or are invalid.
+        """
+        if state is None:
+            return cls(input_ids, num_tokens, [0] * len(num_tokens))
+        slots = state.slots_of(rows, len(num_tokens))
+        return cls(input_ids, num_tokens, state.lengths_of(slots), state, slots)
+
+    @classmethod
+    def from_mask(
+        cls,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        state: State | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> "ForwardBatch":
+        """Rows with pads anywhere: attention_mask (B, T) bool, True = real, None = all real.
+
+        Moves each row's real tokens to its front, in order. The only place that removes padding.
+        """
+        batch, width = input_ids.shape
+        if attention_mask is None:
+            return cls.from_lengths(input_ids, [width] * batch, state, rows)
+        num_tokens = attention_mask.sum(1).tolist()
+        if min(num_tokens) == width:
+            return cls.from_lengths(input_ids, num_tokens, state, rows)
+        longest = max(max(num_tokens), 1)
+        real_first = (~attention_mask).long().argsort(dim=1, stable=True)  # (B, T): columns
+        real_first = real_first[:, :longest]  # (B, W)
+        is_real = attention_mask.gather(1, real_first)
+        front = input_ids.gather(1, real_first).masked_fill(~is_real, 0)
+        moved = cls.from_lengths(front, num_tokens, state, rows)
+        moved.source_mask = attention_mask
+        return moved
+
+    @classmethod
+    def from_rectangle(
+        cls, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor
+    ) -> "ForwardBatch":
+        """A rectangle (B, T) computed as given, pads included, under the reader's own mask.
+
+        attention_mask (B, 1, T, T) bool, True = may attend; position_ids (B or 1, T) int64.
+        """
+        batch, width = input_ids.shape
+        given = cls(input_ids, [width] * batch, [0] * batch, own_mask=True)
+        given.attention_mask = attention_mask
+        given.position_ids = position_ids
+        return given
+
+    @property
+    def width(self) -> int:
+        """W, the tokens of the widest row in this pass."""
+        return self.input_ids.shape[1]
+
+    @cached_property
+    def num_keys(self) -> int:
+        """K, the tokens that the longest row holds after this pass."""
+        if self.state is None:
+            return self.width
+        return max(map(sum, zip(self.num_computed_tokens, self.num_tokens, strict=True)))
+
+    @cached_property
+    def level(self) -> bool:
+        """Whether all rows stand at the same position."""
+        return min(self.num_computed_tokens) == max(self.num_computed_tokens)
+
+    @cached_property
+    def position_ids(self) -> Tensor:
+        """(B, W) int64: each token's place in its own row, earlier passes counted."""
+        starts = torch.tensor(self.num_computed_tokens, device=self.input_ids.device)
+        return starts[:, None] + torch.arange(self.width, device=self.input_ids.device)
+
+    @cached_property
+    def valid_mask(self) -> Tensor | None:
+        """(B, W) bool, True = real; None where every token is."""
+        if min(self.num_tokens) == self.width:
+            return None
+        counts = torch.tensor(self.num_tokens, device=self.input_ids.device)
+        return torch.arange(self.width, device=self.input_ids.device) < counts[:, None]
+
+    @cached_property
+    def attention_mask(self) -> Tensor:
+        """(B, 1, W, K) bool, True = may attend: a query at position p sees keys 0..p of its row."""
+        keys = torch.arange(self.num_keys, device=self.input_ids.device)
+        return (keys <= self.position_ids[..., None])[:, None]
+
+    @cached_property
+    def all_slots(self) -> bool:
+        """Whether the rows are all slots of the state, in order."""
+        return self.slots == range(self.state.batch_size)
+
+    @cached_property
+    def slot_index(self) -> slice | Tensor:
+        """The slots as an index: a slice where they stand together, so that reading is a view."""
+        together = range(self.slots[0], self.slots[-1] + 1)
+        if self.slots == together or list(self.slots) == list(together):
+            return slice(together.start, together.stop)
+        return torch.tensor(self.slots, device=self.input_ids.device)
+
+    @cached_property
+    def cache_index(self) -> tuple[Tensor, Tensor]:
+        """Slot (N,) and position (N,) of each real token: where its key and value are kept."""
+        slots = torch.tensor(self.slots, device=self.input_ids.device)[:, None]
+        return self.real(slots.expand(-1, self.width)), self.real(self.position_ids)
+
+    def make_room(self) -> None:
+        """Lets the state grow where a row would not fit. Raises ValueError if it must not grow."""
+        capacity = self.state.capacity
+        if capacity is not None and self.num_keys > capacity:
+            held = map(sum, zip(self.num_computed_tokens, self.num_tokens, strict=True))
+            longest = list(held).index(self.num_keys)
+            self.state.make_room(self.num_keys, self.slots[longest])
+
+    def real(self, x: Tensor) -> Tensor:
+        """The real tokens' entries of x (B, W, ...), row by row: (N, ...)."""
+        return x.flatten(0, 1) if self.valid_mask is None else x[self.valid_mask]
+
+    def update_cache(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Keeps this pass's keys and values (B, W, KVH, D); returns each row's whole (B, KVH, K, D).
+
+        Only real tokens are kept, so no query of a later pass can see a pad.
+        """
+        if self.state is None:
+            return keys.transpose(1, 2), values.transpose(1, 2)
+        cache = self.state.layers[layer]
+        slots, positions = self.cache_index
+        cache["keys"][slots, :, positions] = self.real(keys)  # (N, KVH, D)
+        cache["values"][slots, :, positions] = self.real(values)
+        keys = cache["keys"][:, :, : self.num_keys]  # (slots, KVH, K, D)
+        values = cache["values"][:, :, : self.num_keys]
+        return keys[self.slot_index], values[self.slot_index]
+
+    def last_inputs(self, inputs: Tensor) -> Tensor:
+        """Of inputs (B, P + W, C), P older ones first, the P that end with each row's last real one.
+
+        A row without a real token in this pass keeps its P older inputs.
+        """
+        older = inputs.shape[1] - self.width
+        if self.valid_mask is None:
+            return inputs[:, self.width :]
+        counts = torch.tensor(self.num_tokens, device=inputs.device)
+        columns = counts[:, None] + torch.arange(older, device=inputs.device)  # (B, P)
+        rows = torch.arange(len(inputs), device=inputs.device)[:, None]
+        return inputs[rows, columns]
+
+    def last_token(self, x: Tensor) -> Tensor:
+        """x (B, W, F) at each row's last real token: (B, F). A row without one gets its first entry."""
+        if self.width == 1:
+            return x[:, 0]
+        last = torch.tensor(self.num_tokens, device=x.device).clamp(min=1) - 1
+        return x[torch.arange(len(x), device=x.device), last]
+
+    def hide_empty_rows(self, x: Tensor) -> Tensor:
+        """x (B, F) with zeros in each row that has no real token in this pass."""
+        if min(self.num_tokens) > 0:
+            return x
+        empty = torch.tensor(self.num_tokens, device=x.device) == 0
+        return x.masked_fill(empty[:, None], 0)
+
+    def to_caller(self, x: Tensor) -> Tensor:
+        """x (B, W, F) to where the caller's tokens stood: (B, T, F), zeros at pads."""
+        if self.source_mask is None:
+            return x
+        out = x.new_zeros(*self.source_mask.shape, x.shape[-1])
+        out[self.source_mask] = self.real(x)  # both list the real tokens row by row, in order
+        return out
