@@ -1,131 +1,454 @@
-"""Answers compared as text and by exact arithmetic: whatever needs no symbolic mathematics."""
+r"""Answers as forms, and forms compared: what needs no symbolic mathematics is decided here.
+
+A form is a nested record of what an answer says: a value with its unit, a list, an interval, a name with its value, an
+equation. Equal forms are the same answer, so they also serve as keys. `same` asks for mathematics only where two
+expressions stand at the same place of two forms that agree otherwise.
+"""
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-LONGEST, DEEPEST = 300, 30
+from qwenlab.tasks.notation import FUNCTION, TEXT, depths, spell
+from qwenlab.tasks.units import TRIGONOMETRIC, measured
 
-# A letter as a label with something beside it, at the start or after a separator: `(B) 2`, `C. 3`, `D: 4`; `A) 1`.
-LABEL = re.compile(
-    r"(?:^|[\s,;~])(?:\([A-Ja-j]\)(?:\s+(?:\\d?frac|\\sqrt|\\text|[^\s\\+*/^=,;&|<>-])|\\[ ,;:]|[$0-9])"
-    r"|[A-J][.:]\s*[-\\$0-9])"
+# Asked whether two expressions, or two equations, are the same.
+Ask = Callable[[str, str], bool]
+
+
+@dataclass(frozen=True)
+class Form:
+    r"""What an answer says. `kind` tells what the parts are.
+
+    number: a Fraction. expression, text, words: a string. named: the name, then each value it is given.
+    list, or, union: forms whose order doesn't count. (), [), (], [], matrix: forms in order; a matrix has rows.
+    equation, inequality: one string for the worker. claim: a string that only its own spelling equals.
+    """
+
+    kind: str
+    parts: tuple
+    unit: str = ""
+
+
+UNORDERED = ("list", "or", "union")
+GREEK = (
+    "alpha|beta|gamma|delta|epsilon|varepsilon|theta|lambda|mu|phi|varphi|rho|sigma|tau|omega|psi"
+    "|Delta|Theta|Phi|Omega|Sigma|ell|kappa|eta|zeta|nu|xi|chi"
 )
-HALF_LABEL = re.compile(r"(?:^|[\s,;~])[A-Za-z]\)\s*[^\s,;]")
-TEXT = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
-# What is written in several ways, in one; what doesn't count, away; `x \in A` gives x a value as `x = A` does.
-REPLACED = [
-    (re.compile(r"\\(?:text|mbox|textrm|mathrm)\s*\{\s*(?:and|or)\s*\}"), ","),
-    (re.compile(r"\\!\s*|\\(?:left|right|displaystyle|[bB]igg?[lr]?)(?![a-zA-Z])|\\?[$]"), ""),
-    (re.compile(r"\^\s*(?:\\circ(?![a-z])|\{\s*\\circ\s*\})|\\degrees?(?![a-z])|°|\\?%"), ""),
-    (re.compile(r"(?<!\\)\\[,;: ]|\\q?quad(?![a-zA-Z])|~|\s+"), " "),
-    (re.compile(r"\\(?:text|mbox|textrm|mathrm)\s*\{\s*([einxyz!]|\\pi)\s*\}"), r" \1 "),
-    (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
-    (re.compile(r"\\frac ?([0-9]) ?([0-9])(?=[0-9])"), r"\\frac{\1}{\2} "),  # \frac123 is 1/2 and a 3
-    (re.compile(r"\\[ldc]?dots[bc]?(?![a-zA-Z])|…|\.\.+"), r"\\dots "),
-    (re.compile(r"\\(?:leq?|leqslant)(?![a-zA-Z])|<=|≤"), r"\\le "),
-    (re.compile(r"\\(?:geq?|geqslant)(?![a-zA-Z])|>=|≥"), r"\\ge "),
-    (re.compile(r"\\neq?(?![a-zA-Z])|≠|!="), r"\\ne "),
-    (re.compile(r"\\in(?![a-zA-Z])|∈"), "="),
-    (re.compile(r"\{,\}"), ","),
-    (re.compile("[−–]"), "-"),
-]
-# What is given a value: x, \theta, f(x), AB, (x, y).
-NAMED = re.compile(r"(?:^|(?<=,)) ?((?:\\?[a-zA-Z]|\\[a-zA-Z]+|[A-Z]{2})(?:\([a-z]\))?|\([a-z](?:, ?[a-z])+\)) ?= ?")
-# In \text{}, but no unit: what makes another value of the number before it, or another claim.
-CHANGING = (
-    "and|or|not|no|isn't|is|wrong|but|to|than|more|less|plus|minus|times|mod|of|half|factorial|dozen|hundred"
-    "|thousand|[mbtr]+illion|one|two|three|four|five|six|seven|eight|nine|ten"
+SYMBOL = rf"(?:\\(?:{GREEK})(?![a-zA-Z])|[a-zA-Z])"
+# What is given a value: x, a_1, f(2), f^{-1}(x), P(A), AB, \angle ABC, \text{Area}, (x, y).
+NAME = re.compile(
+    rf"{SYMBOL}'*(?: ?_ ?(?:\{{[^{{}}]*\}}|[a-zA-Z0-9]))?(?: ?\^ ?\{{ ?-1 ?\}})?(?: ?\([^()=]*\))?"
+    r"|[A-Z]{2,3}|m? ?\\(?:angle|triangle|overline)(?: ?\{ ?[A-Z]+ ?\}| ?[A-Z]{1,3})"
+    rf"|\\(?:angle) ?{SYMBOL}|\\text ?\{{[^{{}}0-9]*\}}|\| ?[A-Z]{{2}} ?\|"
+    rf"|\( ?{SYMBOL}(?: ?, ?{SYMBOL})+ ?\)"
 )
-UNIT = re.compile(
-    rf"(.+?) ?(\\(?:text|mbox|textrm|mathrm) ?\{{(?![^{{}}]*\b(?:{CHANGING})s?\b)[^{{}}0-9,;:\\+!=*]*\}}"
-    r"(?: ?\^ ?\{?[0-9]\}?)?)|([0-9]+)(_ ?\{?[0-9]+\}?)"
+RELATION = re.compile(
+    r"\\(le|ge|ne|in|notin|approx|sim|simeq|cong|equiv|mid|nmid|subset|subseteq|perp|parallel|to|implies|iff"
+    r"|Rightarrow|Leftrightarrow|rightarrow)(?![a-zA-Z])|([=<>≡])"
 )
-# Claims that math-verify cuts off or drops, f' and A^T.
-RELATIONS = "dots|approx|sim|simeq|cong|equiv|ne|notin|mid|nmid"
-SIGNS = re.compile(rf"\\(?:{RELATIONS})(?![a-zA-Z])|[≈≡]|(?<=[a-zA-Z])'(?![a-z])|\^ ?\{{?T\b")
-WHOLE = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
-DECIMAL = rf"(?:{WHOLE}(?:\.[0-9]*)?|\.[0-9]+)"
-FRACTION = re.compile(rf"\s*\\frac ?(?:\{{ ?(-?{DECIMAL}) ?\}}|([0-9])) ?(?:\{{ ?({DECIMAL}) ?\}}|([0-9]))")
-NUMBER = re.compile(rf"([-+]?) ?(?:([0-9]+) (?=[0-9]+ ?/))?(-?{DECIMAL})(?: ?/ ?({DECIMAL}))?")
-# What is said, not calculated: a word in \text{} that is no unit, or nothing but letters, four or more.
-WORDS = re.compile(r".*\\(?:text|mbox) ?\{[^{}]*[a-zA-Z]{2}.*|[a-zA-Z ]{4,}")
+SWAPPED = {"<": ">", ">": "<", "le": "ge", "ge": "le"}
+# What is said, not calculated.
+SHORT_WORDS = "no|on|yes|odd|one|two|six|ten|all|any|not|nor|now|own|is|it|in|of|to|up|red|blue|true"
+WORDS = re.compile(rf"[a-zA-Z][a-zA-Z' -]{{3,}}|[A-Z][a-z]{{2}}|(?i:{SHORT_WORDS})")
+NOTHING = {"no solution", "no solutions", "empty set", "the empty set"}
+# What may go to the worker: numbers, letters, operators and commands that it reads as mathematics writes them.
+COMMANDS = (
+    rf"frac|sqrt|binom|pi|infty|cdot|times|div|{FUNCTION}|{GREEK}|lfloor|rfloor|lceil|rceil|sum|prod|int|lim|to|pm"
+    r"|mod|degree|begin\{[pv]matrix\}|end\{[pv]matrix\}"
+)
+CALCULABLE = re.compile(rf"(?:\\(?:{COMMANDS})(?![a-zA-Z])|\\\\|[0-9a-zA-Z+*/^_(){{}}|!.,&=\[\] -])*")
+# No: two numbers side by side, a number with two points, 1/2x and dy/dx.
+AMBIGUOUS = re.compile(
+    r"[0-9.] +[0-9.]|\.[0-9]*\.|[0-9)}]\s*\(?[0-9]*\.\s|(?:\\frac\{|^|[^a-zA-Z])d ?[a-zA-Z] ?(?:\}\{|/) ?d"
+    r"|/ ?(?:[0-9.]+|[a-zA-Z]|\([^()]*\))(?:\^\{[^{}]*\})? ?(?:[a-zA-Z(|]|\\(?!cdot|times|div|pm))"
+    r"|[^0-9.]\\degree|(?<!sqrt)\[|\+ *\+|- *-|\{ *\}|[0-9]\{"
+)
+INTEGER = r"[0-9]+"
+DECIMAL = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+FRACTION = rf"\\frac\{{ ?(-?{DECIMAL}) ?\}}\{{ ?(-?{DECIMAL}) ?\}}"
+NUMBER = re.compile(rf"([-+]?) ?(?:(-?{DECIMAL})(?: ?/ ?({DECIMAL}))?|{FRACTION}|\(({INTEGER})\+{FRACTION}\))")
+MATRIX = re.compile(r"\\begin\{pmatrix\}(.*)\\end\{pmatrix\}")
 
 
-def refused(text: str) -> bool:
-    """Too long, nested too deep, or lettered choices beside values."""
-    if len(text) > LONGEST or max(depths(text)) > DEEPEST:
-        return True
-    text = TEXT.sub(r"\1", text).strip()
-    depth = depths(text)  # `a)` closes a bracket in `(0, a) 5`, and is a label where none is open
-    return bool(LABEL.search(text)) or any(depth[half.start()] <= 0 for half in HALF_LABEL.finditer(text))
+def normal_form(text: str) -> Form:
+    """What `text` says, whatever the spelling."""
+    text = spell(text)
+    pieces, joints = split(text, r",|;|\\land(?![a-zA-Z])|\\lor(?![a-zA-Z])")
+    if len(pieces) == 1:
+        return single(text)
+    if not all(pieces):
+        return claim(text)
+    forms = [single(piece) for piece in pieces]
+    if any(form.kind in ("range", "inequality", "claim") for form in forms):
+        return conditions(text, forms, joints)
+    if "\\lor" in joints and any(form.kind == "words" for form in forms):
+        return Form("or", tuple(forms))
+    return collected(forms)
 
 
-def depths(text: str) -> list[int]:
-    """How many brackets are open before each letter, and after the last."""
-    depth = [0]
-    for letter in text:
-        depth.append(depth[-1] + (letter in "([{") - (letter in ")]}"))
-    return depth
+def split(text: str, separator: str) -> tuple[list[str], list[str]]:
+    """The parts of `text` between separators outside brackets, and these separators."""
+    depth = depths(text)
+    pieces: list[str] = []
+    joints: list[str] = []
+    start = 0
+    for found in re.finditer(separator, text):
+        if depth[found.start()] == 0 and not inside_matrix(text, found.start()):
+            pieces.append(text[start : found.start()].strip())
+            joints.append(found[0])
+            start = found.end()
+    return [*pieces, text[start:].strip()], joints
 
 
-def tidy(text: str) -> str:
-    for pattern, instead in REPLACED:
-        text = pattern.sub(instead, text)
-    return text.strip().removesuffix(".").strip()
+def inside_matrix(text: str, at: int) -> bool:
+    return text.count("\\begin", 0, at) > text.count("\\end", 0, at)
 
 
-def same(answer: str, gold: str) -> bool | None:
-    """The verdict on two tidied texts; None where only mathematics can tell."""
-    if equation(answer) != equation(gold) or SIGNS.findall(answer) != SIGNS.findall(gold):
-        return False
-    (answer, unit), (gold, other) = measured(answer), measured(gold)
-    if unit and other and unit != other:
-        return False
-    worded = any(TEXT.fullmatch(text) or WORDS.fullmatch(text) for text in (answer, gold))
-    answer, gold = TEXT.sub(r"\1", answer), TEXT.sub(r"\1", gold)
-    one, two = squeeze(answer), squeeze(gold)
-    if one == two:
-        return one != ""
-    x, y = number(answer), number(gold)
-    if x is not None and y is not None:
-        return x == y
-    return one.casefold() == two.casefold() if worded else None
+def claim(text: str) -> Form:
+    return Form("claim", (squeeze(text),))
 
 
-def bare(text: str, other: str) -> str:
-    """Without the name that every value in `text` is given, where `other` names nothing or the same."""
-    names, others = set(NAMED.findall(text)), set(NAMED.findall(other))
-    return NAMED.sub("", text) if len(names) == 1 and (names == others or not equation(other)) else text
+def collected(forms: list[Form]) -> Form:
+    """A bare list. A name that all its values share is given once: x=1, x=2."""
+    names = {form.parts[0] for form in forms if form.kind == "named"}
+    shared = len(names) == 1 and forms[0].kind == "named" and names != {""}
+    if shared and all(form.kind != "named" or len(form.parts) == 2 for form in forms):
+        values = [form.parts[1] if form.kind == "named" else form for form in forms]
+        return Form("named", (*names, listed(values)))
+    return listed(forms)
 
 
-def equation(text: str) -> bool:
-    r"""If an equals sign stands outside brackets; the one in ``\sum_{n=1}`` doesn't count."""
-    return any(letter == "=" and depth == 0 for letter, depth in zip(text, depths(text), strict=False))
+def listed(forms: list[Form]) -> Form:
+    """A list of forms, in which a form with plus-minus counts as its two values."""
+    items: list[Form] = []
+    for form in forms:
+        items += form.parts if form.kind == "list" else [form]
+    return items[0] if len(items) == 1 else Form("list", tuple(items))
 
 
-def measured(text: str) -> tuple[str, str]:
-    """Value, and unit or base, which is empty where none is named."""
-    match = UNIT.fullmatch(text)
-    if not match:
-        return text, ""
-    unit = TEXT.sub(r"\1", match[2] or match[4]).casefold()
-    return match[1] or match[3], re.sub(r"[ {}]|(?<=[a-z])e?s(?![a-z])", "", unit)  # inch is inches
+def conditions(text: str, forms: list[Form], joints: list[str]) -> Form:
+    """Inequalities: *or* unites the ranges of one variable, *and* cuts them; a comma leaves them side by side."""
+    joint = joints[0]
+    ranges = all(form.kind == "range" for form in forms)
+    if len(set(joints)) > 1:
+        return claim(text)
+    if ranges and len({form.parts[0] for form in forms}) == 1 and joint in ("\\lor", "\\land"):
+        name = forms[0].parts[0]
+        spans = [form.parts[1] for form in forms]
+        if joint == "\\lor":
+            return Form("range", (name, Form("union", tuple(spans))))
+        if (both := intersection(spans)) is not None:
+            return Form("range", (name, both))
+    kind = {"\\lor": "or", "\\land": "and", ",": "list", ";": "list"}[joint]
+    return Form(kind, tuple(forms))
+
+
+def intersection(spans: list[Form]) -> Form | None:
+    """One lower and one upper bound as one interval; None where that takes more than two half-lines."""
+    if len(spans) != 2:
+        return None
+    low, high = sorted(spans, key=lambda span: span.parts[0] == MINUS_INFINITY)
+    if MINUS_INFINITY in low.parts or INFINITY in high.parts or low.parts[1] != INFINITY:
+        return None
+    start, end = low.parts[0], high.parts[1]
+    if start.kind == end.kind == "number" and start.parts[0] >= end.parts[0]:
+        return None
+    return Form(low.kind[0] + high.kind[1], (start, end))
+
+
+def single(text: str) -> Form:
+    """An answer of one piece: a statement or a value."""
+    text = text.strip()
+    depth = depths(text)
+    found = [match for match in RELATION.finditer(text) if depth[match.start()] == 0]
+    if not found or inside_matrix(text, found[0].start()):
+        return value(text)
+    signs = [match[1] or match[2] for match in found]
+    starts = [0, *(match.end() for match in found)]
+    ends = [*(match.start() for match in found), len(text)]
+    sides = [text[start:end].strip() for start, end in zip(starts, ends, strict=True)]
+    if not all(sides):
+        return claim(text)
+    if set(signs) == {"="}:
+        return equation(sides)
+    if signs == ["in"] and NAME.fullmatch(sides[0]):
+        return Form("named", (squeeze(sides[0]), value(sides[1])))
+    if set(signs) <= set(SWAPPED):
+        return inequality(text, sides, signs)
+    return claim(text)
+
+
+def equation(sides: list[str]) -> Form:
+    """A name and what it is given, in a chain of any length; else an equation."""
+    named, values = sides[0], sides[1:]
+    if len(sides) == 2 and NAME.fullmatch(sides[1]) and not NAME.fullmatch(sides[0]):
+        named, values = sides[1], sides[:1]
+    if NAME.fullmatch(named) and not any(mentions(side, named) for side in values):
+        return Form("named", (squeeze(TEXT.sub(r"\1", named)), *map(value, values)))
+    if not any(has_letters(side) for side in sides):
+        return Form("named", ("", *map(value, sides)))
+    if len(sides) == 2 and all(map(calculable, sides)) and not any(map(applied, sides)):
+        return Form("equation", ("=".join(squeeze(side) for side in sides),))
+    return claim("=".join(sides))
+
+
+def mentions(side: str, name: str) -> bool:
+    """If a single letter is on the other side too: x=2x+1 gives x no value."""
+    letters = re.sub(r"\\[a-zA-Z]+", "", side)
+    return len(name) == 1 and name in letters
+
+
+def has_letters(side: str) -> bool:
+    return bool(re.search("[a-zA-Z]", re.sub(rf"\\(?:{COMMANDS})(?![a-zA-Z])", "", side)))
+
+
+def applied(side: str) -> bool:
+    return bool(re.search(r"[a-zA-Z] ?\(", re.sub(r"\\[a-zA-Z]+", "", side)))
+
+
+def inequality(text: str, sides: list[str], signs: list[str]) -> Form:
+    """The range of one variable, or an inequality of several."""
+    if len(signs) == 2 and NAME.fullmatch(sides[1]) and not has_letters(sides[0] + sides[2]):
+        if {signs[0], signs[1]} <= {"<", "le"}:
+            return span(sides[1], sides[0], signs[0], sides[2], signs[1])
+        if {signs[0], signs[1]} <= {">", "ge"}:
+            return span(sides[1], sides[2], SWAPPED[signs[1]], sides[0], SWAPPED[signs[0]])
+    if len(signs) != 1:
+        return claim(text)
+    left, right, sign = *sides, signs[0]
+    if NAME.fullmatch(right) and not has_letters(left):
+        left, right, sign = right, left, SWAPPED[sign]
+    if NAME.fullmatch(left) and not has_letters(right):
+        if sign in ("<", "le"):
+            return span(left, r"-\infty", "<", right, sign)
+        return span(left, right, SWAPPED[sign], r"\infty", "<")
+    if sign in ("<", "le"):
+        left, right, sign = right, left, SWAPPED[sign]
+    if not (calculable(left) and calculable(right)) or applied(left) or applied(right):
+        return claim(text)
+    mark = ">" if sign == ">" else ">="
+    return Form("inequality", (f"{squeeze(left)}{mark}{squeeze(right)}",))
+
+
+def span(name: str, low: str, low_sign: str, high: str, high_sign: str) -> Form:
+    brackets = ("(" if low_sign == "<" else "[") + (")" if high_sign == "<" else "]")
+    return Form("range", (squeeze(name), Form(brackets, (value(low), value(high)))))
+
+
+def value(text: str) -> Form:
+    """A value with its unit."""
+    text = text.strip()
+    if is_words(text):
+        return words(text)
+    amount, unit = measured(text)
+    form = bare_value(amount.strip())
+    return Form(form.kind, form.parts, unit or form.unit)
+
+
+def is_words(text: str) -> bool:
+    inside = TEXT.sub(r"\1", text)
+    spoken = re.fullmatch(r"[^\\{}0-9^_=<>]*[a-zA-Z]{2}[^\\{}0-9^_=<>]*", inside)
+    return bool(WORDS.fullmatch(text.strip()) or (inside != text and text[0] == "\\" and spoken))
+
+
+def words(text: str) -> Form:
+    said = " ".join(TEXT.sub(r" \1 ", text).split()).strip("() ").casefold()
+    return EMPTY if said in NOTHING else Form("words", (said,))
+
+
+def bare_value(text: str) -> Form:
+    unions, _ = split(text, r"\\cup(?![a-zA-Z])")
+    if len(unions) > 1:
+        return Form("union", tuple(value(part) for part in unions))
+    if text == r"\emptyset":
+        return EMPTY
+    if (exact := number(text)) is not None:
+        return Form("number", (exact,))
+    if matrix := MATRIX.fullmatch(text):
+        rows = [split(row, "&")[0] for row in matrix[1].split(r"\\") if row.strip()]
+        return Form("matrix", tuple(Form("row", tuple(map(value, row))) for row in rows))
+    if (form := bracketed(text)) is not None:
+        return form
+    if len(re.findall(r"\\(?:pm|mp)(?![a-zA-Z])", text)) == 1:
+        up = re.sub(r"\\(pm|mp) ?", lambda sign: "+" if sign[1] == "pm" else "-", text)
+        down = re.sub(r"\\(pm|mp) ?", lambda sign: "-" if sign[1] == "pm" else "+", text)
+        return Form("list", (value(up.removeprefix("+")), value(down.removeprefix("+"))))
+    text = squeeze(text)
+    return Form("expression" if calculable(text) else "text", (text,))
+
+
+def bracketed(text: str) -> Form | None:
+    r"""What stands in brackets as a whole: (1, 2), [0, 1), \{1, 2\}, (x)."""
+    braces = re.fullmatch(r"\\\{(.*)\\\}", text)
+    inside = braces[1] if braces else text[1:-1]
+    if not braces and not (text[:1] in "([" and text[-1:] in ")]" and len(text) > 2):
+        return None
+    if min(depths(inside)) < 0 or depths(inside)[-1] != 0:
+        return None
+    pieces, _ = split(inside, "[,;]")
+    if braces:
+        if re.search(r"[:|]|\\mid", inside):
+            return claim(text)
+        return (
+            Form("list", listed([value(piece) for piece in pieces]).parts)
+            if len(pieces) > 1
+            else (value(inside) if inside.strip() else EMPTY)
+        )
+    if len(pieces) > 1 and all(pieces):
+        return Form(text[0] + text[-1], tuple(value(piece) for piece in pieces))
+    if text[0] == "(" and text[-1] == ")" and len(pieces) == 1:
+        return value(inside)
+    return Form(text[0] + text[-1], (value(inside),)) if len(pieces) == 1 else claim(text)
 
 
 def squeeze(text: str) -> str:
-    """Without spaces, save between digits; a single letter without its brackets."""
-    text = re.sub(r"(?<![0-9]) +| +(?![0-9])", "", text)
-    return re.sub(r"^\(([A-Za-z])\)$", r"\1", text)
+    """Without the spaces that mean nothing."""
+    text = re.sub(r"(?<=[0-9.]) +(?=[0-9.])|(?<=[a-zA-Z]) +(?=[a-zA-Z])", "\0", text.strip())
+    text = re.sub(r"(\\[a-zA-Z]+)\0(?=[a-zA-Z])", r"\1" + "\1", text)  # \pi x
+    text = re.sub(" +", "", text)
+    return re.sub(r"(?<=[a-zA-Z])\0(?=[a-zA-Z])", "", text).replace("\0", " ").replace("\1", " ")
 
 
 def number(text: str) -> Fraction | None:
     """A whole number, decimal, fraction or mixed number, exactly."""
-    match = NUMBER.fullmatch(FRACTION.sub(r" \1\2/\3\4", text).strip())
-    if not match:
+    match = NUMBER.fullmatch(text.strip())
+    if match is None:
         return None
-    whole, top, bottom = (
-        Fraction((part or default).replace(",", "")) for part, default in zip(match.groups()[1:], "001", strict=True)
-    )
-    if bottom == 0:
+    sign, top, bottom, over, under, whole, part, parts = match.groups()
+    pairs = ((top, bottom), (over, under), (part, parts))
+    first, second = next(pair for pair in pairs if pair[0] is not None)
+    denominator = Fraction(second or 1)
+    if denominator == 0 or (sign and first.startswith("-") and top):
         return None
-    return (whole + top / bottom) * (-1 if match[1] == "-" else 1)
+    amount = Fraction(whole or 0) + Fraction(first) / denominator
+    return -amount if sign == "-" else amount
+
+
+def calculable(text: str) -> bool:
+    """If the worker reads the whole of `text`, and as it is meant."""
+    angles = "\\degree" not in text or TRIGONOMETRIC.search(text)
+    return bool(angles and CALCULABLE.fullmatch(text)) and not AMBIGUOUS.search(text)
+
+
+EMPTY = Form("list", ())
+INFINITY = value(r"\infty")
+MINUS_INFINITY = value(r"-\infty")
+
+
+def same(one: Form, two: Form, ask: Ask) -> bool:
+    """If both forms say the same. `ask` is asked for what takes mathematics."""
+    if one == two:
+        return True
+    if one.unit != two.unit:
+        alike = not (one.unit and two.unit)
+        return alike and same(replace(one, unit=""), replace(two, unit=""), ask)
+    if "named" in (one.kind, two.kind):
+        return same_named(one, two, ask)
+    if "range" in (one.kind, two.kind):
+        return same_range(one, two, ask)
+    if {one.kind, two.kind} <= {"number", "expression"}:
+        return "expression" in (one.kind, two.kind) and ask(latex(one), latex(two))
+    if one.kind != two.kind:
+        return False
+    if one.kind in ("equation", "inequality"):
+        return ask(one.parts[0], two.parts[0])
+    if one.kind in ("number", "words", "text", "claim"):
+        return one.parts == two.parts
+    if len(one.parts) != len(two.parts):
+        return False
+    if one.kind in (*UNORDERED, "and"):
+        return matched(one.parts, two.parts, ask)
+    return all(same(left, right, ask) for left, right in zip(one.parts, two.parts, strict=True))
+
+
+def matched(one: tuple[Form, ...], two: tuple[Form, ...], ask: Ask) -> bool:
+    """If each form of `one` has its own in `two`, in any order."""
+    rest = list(two)
+    for form in sorted(one, key=lambda form: form not in two):  # what needs no mathematics first
+        other = form if form in rest else next((o for o in rest if same(form, o, ask)), None)
+        if other is None:
+            return False
+        rest.remove(other)
+    return True
+
+
+def same_named(one: Form, two: Form, ask: Ask) -> bool:
+    """A value given to a name is that value where the other side names nothing, or the same."""
+    if one.kind != "named":
+        one, two = two, one
+    name, *values = one.parts
+    if two.kind == "equation":
+        return (SINGLE.fullmatch(name) and len(values) == 1 and ask(stated(one), two.parts[0])) or False
+    if two.kind == "list" and name.startswith("("):
+        return matched(each_named(one), two.parts, ask)
+    if two.kind == "range":
+        return name == two.parts[0] and same(values[0], two.parts[1], ask)
+    if two.kind in ("inequality", "claim", "or", "and"):
+        return False
+    if two.kind != "named":
+        return all(same(given, two, ask) for given in values)
+    other, *others = two.parts
+    if name and other and name != other:
+        swapped = all(form.parts[1].kind == "expression" for form in (one, two))
+        letters = SINGLE.fullmatch(name) and SINGLE.fullmatch(other)
+        return bool(swapped and letters) and ask(stated(one), stated(two))
+    return all(same(left, right, ask) for left in values for right in others)
+
+
+# A name that the worker reads as one letter.
+SINGLE = re.compile(rf"{SYMBOL}(?:_(?:[a-zA-Z0-9]|\{{[a-zA-Z0-9]\}}))?")
+
+
+def stated(named: Form) -> str:
+    given = named.parts[1]
+    return f"{named.parts[0]}={latex(given)}" if given.kind in ("number", "expression") else "0=1"
+
+
+def each_named(named: Form) -> tuple[Form, ...]:
+    """(x,y)=(1,2) as x=1 and y=2."""
+    names = named.parts[0].strip("()").split(",")
+    values = named.parts[1].parts
+    if len(names) != len(values) or named.parts[1].kind != "()":
+        return ()
+    return tuple(Form("named", pair) for pair in zip(names, values, strict=True))
+
+
+def same_range(one: Form, two: Form, ask: Ask) -> bool:
+    """Inequalities of one variable are the intervals that they describe."""
+    if one.kind != "range":
+        one, two = two, one
+    name, described = one.parts
+    if two.kind == "range":
+        return name == two.parts[0] and same(described, two.parts[1], ask)
+    if two.kind == "inequality":
+        return (half := half_line(name, described)) is not None and ask(half, two.parts[0])
+    return (two.kind == "union" or len(two.kind) == 2) and same(described, two, ask)
+
+
+def half_line(name: str, described: Form) -> str | None:
+    if described.kind == "union" or not SINGLE.fullmatch(name):
+        return None
+    low, high = described.parts
+    if high == INFINITY:
+        return f"{name}{'>' if described.kind[0] == '(' else '>='}{latex(low)}"
+    if low == MINUS_INFINITY:
+        return f"{latex(high)}{'>' if described.kind[1] == ')' else '>='}{name}"
+    return None
+
+
+def latex(form: Form) -> str:
+    """A number or an expression as the worker reads it: a decimal as a decimal, where it ends."""
+    exact = form.parts[0]
+    if not isinstance(exact, Fraction):
+        return exact
+    for places in range(PLACES + 1):
+        if (10**places) % exact.denominator == 0:
+            digits = str(abs(exact.numerator) * 10**places // exact.denominator).zfill(places + 1)
+            point = f".{digits[-places:]}" if places else ""
+            return "-" * (exact < 0) + digits[: len(digits) - places] + point
+    return rf"\frac{{{exact.numerator}}}{{{exact.denominator}}}"
+
+
+PLACES = 30
