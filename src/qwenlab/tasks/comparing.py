@@ -22,7 +22,9 @@ class Form:
     r"""What an answer says. `kind` tells what the parts are.
 
     number: a Fraction. expression, text, words: a string. named: the name, then each value it is given.
-    list, or, union: forms whose order doesn't count. (), [), (], [], matrix: forms in order; a matrix has rows.
+    list, names, or, and, union: forms whose order doesn't count; names gives several names a value each.
+    (), [), (], [], matrix: forms in order; a matrix has rows. pair: the two values of a plus-minus, on its way into a
+    list.
     equation, inequality: one string for the worker. claim: a string that only its own spelling equals.
     """
 
@@ -31,7 +33,7 @@ class Form:
     unit: str = ""
 
 
-UNORDERED = ("list", "or", "union")
+UNORDERED = ("list", "names", "or", "and", "union")
 GREEK = (
     "alpha|beta|gamma|delta|epsilon|varepsilon|theta|lambda|mu|phi|varphi|rho|sigma|tau|omega|psi"
     "|Delta|Theta|Phi|Omega|Sigma|ell|kappa|eta|zeta|nu|xi|chi"
@@ -39,9 +41,9 @@ GREEK = (
 SYMBOL = rf"(?:\\(?:{GREEK})(?![a-zA-Z])|[a-zA-Z])"
 # What is given a value: x, a_1, f(2), f^{-1}(x), P(A), AB, \angle ABC, \text{Area}, (x, y).
 NAME = re.compile(
-    rf"{SYMBOL}'*(?: ?_ ?(?:\{{[^{{}}]*\}}|[a-zA-Z0-9]))?(?: ?\^ ?\{{ ?-1 ?\}})?(?: ?\([^()=]*\))?"
+    rf"{SYMBOL}'*(?: ?_ ?(?:\{{[^{{}}]*\}}|[a-zA-Z0-9]))?(?: ?\^ ?\{{ ?-1 ?\}})?(?: ?\([^()]*\))?"
     r"|[A-Z]{2,3}|m? ?\\(?:angle|triangle|overline)(?: ?\{ ?[A-Z]+ ?\}| ?[A-Z]{1,3})"
-    rf"|\\(?:angle) ?{SYMBOL}|\\text ?\{{[^{{}}0-9]*\}}|\| ?[A-Z]{{2}} ?\|"
+    rf"|\\(?:angle) ?{SYMBOL}|\\text ?\{{[^{{}}0-9]*\}}|\| ?[A-Z]{{2}} ?\||\[ ?[A-Z]{{3,}} ?\]"
     rf"|\( ?{SYMBOL}(?: ?, ?{SYMBOL})+ ?\)"
 )
 RELATION = re.compile(
@@ -50,8 +52,12 @@ RELATION = re.compile(
 )
 SWAPPED = {"<": ">", ">": "<", "le": "ge", "ge": "le"}
 # What is said, not calculated.
-SHORT_WORDS = "no|on|yes|odd|one|two|six|ten|all|any|not|nor|now|own|is|it|in|of|to|up|red|blue|true"
-WORDS = re.compile(rf"[a-zA-Z][a-zA-Z' -]{{3,}}|[A-Z][a-z]{{2}}|(?i:{SHORT_WORDS})")
+SHORT_WORDS = (
+    "no|on|yes|odd|one|two|six|ten|all|any|not|nor|now|own|is|it|in|of|to|up|ok|he|she|we|us|me|my|by|so|if|as"
+    "|at|an|am|be|do|go"
+)
+WORDS = re.compile(rf"[a-zA-Z][a-zA-Z' -]{{3,}}|[A-Z][a-z]{{2}}|[A-Z]{{3,}}|[IVX]{{2,}}|(?i:{SHORT_WORDS})")
+EVERYTHING = {"all real numbers", "all reals", "real numbers", "the real numbers"}
 NOTHING = {"no solution", "no solutions", "empty set", "the empty set"}
 # What may go to the worker: numbers, letters, operators and commands that it reads as mathematics writes them.
 COMMANDS = (
@@ -63,7 +69,7 @@ CALCULABLE = re.compile(rf"(?:\\(?:{COMMANDS})(?![a-zA-Z])|\\\\|[0-9a-zA-Z+*/^_(
 AMBIGUOUS = re.compile(
     r"[0-9.] +[0-9.]|\.[0-9]*\.|[0-9)}]\s*\(?[0-9]*\.\s|(?:\\frac\{|^|[^a-zA-Z])d ?[a-zA-Z] ?(?:\}\{|/) ?d"
     r"|/ ?(?:[0-9.]+|[a-zA-Z]|\([^()]*\))(?:\^\{[^{}]*\})? ?(?:[a-zA-Z(|]|\\(?!cdot|times|div|pm))"
-    r"|[^0-9.]\\degree|(?<!sqrt)\[|\+ *\+|- *-|\{ *\}|[0-9]\{"
+    r"|[0-9] ?\\frac\{ ?[0-9.]+ ?\}\{ ?[0-9.]+ ?\}|[^0-9.]\\degree|(?<!sqrt)\[|[+-] *[+-]|! ?!|[+*/^_=-]$|(?<![\\a-zA-Z{])[a-zA-Z]{4,}|\{ *\}|[0-9]\{"
 )
 INTEGER = r"[0-9]+"
 DECIMAL = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
@@ -74,10 +80,12 @@ MATRIX = re.compile(r"\\begin\{pmatrix\}(.*)\\end\{pmatrix\}")
 
 def normal_form(text: str) -> Form:
     """What `text` says, whatever the spelling."""
+    if not closed(text):
+        return claim(text)
     text = spell(text)
     pieces, joints = split(text, r",|;|\\land(?![a-zA-Z])|\\lor(?![a-zA-Z])")
     if len(pieces) == 1:
-        return single(text)
+        return listed([single(text)])
     if not all(pieces):
         return claim(text)
     forms = [single(piece) for piece in pieces]
@@ -85,7 +93,8 @@ def normal_form(text: str) -> Form:
         return conditions(text, forms, joints)
     if "\\lor" in joints and any(form.kind == "words" for form in forms):
         return Form("or", tuple(forms))
-    return collected(forms)
+    units = {form.unit for form in forms} - {""}
+    return claim(text) if len(units) > 1 else collected(forms)
 
 
 def split(text: str, separator: str) -> tuple[list[str], list[str]]:
@@ -102,6 +111,19 @@ def split(text: str, separator: str) -> tuple[list[str], list[str]]:
     return [*pieces, text[start:].strip()], joints
 
 
+def closed(text: str) -> bool:
+    r"""If every ``{`` has its ``}``, with as many round and square brackets opened as closed in between."""
+    opened: list[int] = []
+    depth = 0
+    for letter in re.sub(r"\\\\|\\[{}]", "", text):
+        depth += (letter in "([") - (letter in ")]")
+        if letter == "{":
+            opened.append(depth)
+        elif letter == "}" and (not opened or opened.pop() != depth):
+            return False
+    return not opened
+
+
 def inside_matrix(text: str, at: int) -> bool:
     return text.count("\\begin", 0, at) > text.count("\\end", 0, at)
 
@@ -113,18 +135,20 @@ def claim(text: str) -> Form:
 def collected(forms: list[Form]) -> Form:
     """A bare list. A name that all its values share is given once: x=1, x=2."""
     names = {form.parts[0] for form in forms if form.kind == "named"}
-    shared = len(names) == 1 and forms[0].kind == "named" and names != {""}
-    if shared and all(form.kind != "named" or len(form.parts) == 2 for form in forms):
-        values = [form.parts[1] if form.kind == "named" else form for form in forms]
-        return Form("named", (*names, listed(values)))
-    return listed(forms)
+    if not names or names == {""}:
+        return listed(forms)
+    if len(names) > 1 or forms[0].kind != "named":
+        return Form("names", tuple(forms))
+    values = [form.parts[-1] if form.kind == "named" else form for form in forms]
+    single = all(form.kind != "named" or len(form.parts) == 2 for form in forms)
+    return Form("named", (*names, listed(values))) if single else Form("names", tuple(forms))
 
 
 def listed(forms: list[Form]) -> Form:
-    """A list of forms, in which a form with plus-minus counts as its two values."""
+    """A list, in which a plus-minus counts as its two values; of one value that value."""
     items: list[Form] = []
     for form in forms:
-        items += form.parts if form.kind == "list" else [form]
+        items += form.parts if form.kind == "pair" else [form]
     return items[0] if len(items) == 1 else Form("list", tuple(items))
 
 
@@ -185,8 +209,10 @@ def equation(sides: list[str]) -> Form:
     named, values = sides[0], sides[1:]
     if len(sides) == 2 and NAME.fullmatch(sides[1]) and not NAME.fullmatch(sides[0]):
         named, values = sides[1], sides[:1]
-    if NAME.fullmatch(named) and not any(mentions(side, named) for side in values):
-        return Form("named", (squeeze(TEXT.sub(r"\1", named)), *map(value, values)))
+    symbols = len(sides) == 2 and all(re.fullmatch(SYMBOL, side) for side in sides)
+    if NAME.fullmatch(named) and not symbols and not any(mentions(side, named) for side in values):
+        given = [listed([value(side)]) for side in values]
+        return Form("named", (squeeze(TEXT.sub(r"\1", named)), *given))
     if not any(has_letters(side) for side in sides):
         return Form("named", ("", *map(value, sides)))
     if len(sides) == 2 and all(map(calculable, sides)) and not any(map(applied, sides)):
@@ -254,8 +280,9 @@ def is_words(text: str) -> bool:
 
 
 def words(text: str) -> Form:
-    said = " ".join(TEXT.sub(r" \1 ", text).split()).strip("() ").casefold()
-    return EMPTY if said in NOTHING else Form("words", (said,))
+    said = " ".join(TEXT.sub(r" \1 ", text).split()).strip("(). ").casefold()
+    named = {**dict.fromkeys(NOTHING, EMPTY), **dict.fromkeys(EVERYTHING, REALS)}
+    return named.get(said) or Form("words", (said,))
 
 
 def bare_value(text: str) -> Form:
@@ -264,6 +291,8 @@ def bare_value(text: str) -> Form:
         return Form("union", tuple(value(part) for part in unions))
     if text == r"\emptyset":
         return EMPTY
+    if text == r"\mathbb{R}":
+        return REALS
     if (exact := number(text)) is not None:
         return Form("number", (exact,))
     if matrix := MATRIX.fullmatch(text):
@@ -274,7 +303,7 @@ def bare_value(text: str) -> Form:
     if len(re.findall(r"\\(?:pm|mp)(?![a-zA-Z])", text)) == 1:
         up = re.sub(r"\\(pm|mp) ?", lambda sign: "+" if sign[1] == "pm" else "-", text)
         down = re.sub(r"\\(pm|mp) ?", lambda sign: "-" if sign[1] == "pm" else "+", text)
-        return Form("list", (value(up.removeprefix("+")), value(down.removeprefix("+"))))
+        return Form("pair", (value(up.removeprefix("+")), value(down.removeprefix("+"))))
     text = squeeze(text)
     return Form("expression" if calculable(text) else "text", (text,))
 
@@ -291,11 +320,7 @@ def bracketed(text: str) -> Form | None:
     if braces:
         if re.search(r"[:|]|\\mid", inside):
             return claim(text)
-        return (
-            Form("list", listed([value(piece) for piece in pieces]).parts)
-            if len(pieces) > 1
-            else (value(inside) if inside.strip() else EMPTY)
-        )
+        return listed([value(piece) for piece in pieces]) if inside.strip() else EMPTY
     if len(pieces) > 1 and all(pieces):
         return Form(text[0] + text[-1], tuple(value(piece) for piece in pieces))
     if text[0] == "(" and text[-1] == ")" and len(pieces) == 1:
@@ -333,8 +358,9 @@ def calculable(text: str) -> bool:
 
 
 EMPTY = Form("list", ())
-INFINITY = value(r"\infty")
-MINUS_INFINITY = value(r"-\infty")
+INFINITY = Form("expression", (r"\infty",))
+MINUS_INFINITY = Form("expression", (r"-\infty",))
+REALS = Form("()", (MINUS_INFINITY, INFINITY))
 
 
 def same(one: Form, two: Form, ask: Ask) -> bool:
@@ -350,6 +376,8 @@ def same(one: Form, two: Form, ask: Ask) -> bool:
         return same_range(one, two, ask)
     if {one.kind, two.kind} <= {"number", "expression"}:
         return "expression" in (one.kind, two.kind) and ask(latex(one), latex(two))
+    if {one.kind, two.kind} == {"matrix", "expression"}:
+        return ask(latex(one), latex(two))
     if one.kind != two.kind:
         return False
     if one.kind in ("equation", "inequality"):
@@ -358,7 +386,7 @@ def same(one: Form, two: Form, ask: Ask) -> bool:
         return one.parts == two.parts
     if len(one.parts) != len(two.parts):
         return False
-    if one.kind in (*UNORDERED, "and"):
+    if one.kind in UNORDERED:
         return matched(one.parts, two.parts, ask)
     return all(same(left, right, ask) for left, right in zip(one.parts, two.parts, strict=True))
 
@@ -381,11 +409,11 @@ def same_named(one: Form, two: Form, ask: Ask) -> bool:
     name, *values = one.parts
     if two.kind == "equation":
         return (SINGLE.fullmatch(name) and len(values) == 1 and ask(stated(one), two.parts[0])) or False
-    if two.kind == "list" and name.startswith("("):
+    if two.kind == "names" and name.startswith("("):
         return matched(each_named(one), two.parts, ask)
     if two.kind == "range":
         return name == two.parts[0] and same(values[0], two.parts[1], ask)
-    if two.kind in ("inequality", "claim", "or", "and"):
+    if two.kind in ("inequality", "claim", "or", "and", "names"):
         return False
     if two.kind != "named":
         return all(same(given, two, ask) for given in values)
@@ -440,6 +468,9 @@ def half_line(name: str, described: Form) -> str | None:
 
 def latex(form: Form) -> str:
     """A number or an expression as the worker reads it: a decimal as a decimal, where it ends."""
+    if form.kind == "matrix":
+        rows = ["&".join(latex(entry) for entry in row.parts) for row in form.parts]
+        return r"\begin{pmatrix}" + r"\\".join(rows) + r"\end{pmatrix}"
     exact = form.parts[0]
     if not isinstance(exact, Fraction):
         return exact

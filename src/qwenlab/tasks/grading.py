@@ -10,33 +10,47 @@ from qwenlab.tasks.symbolic import Budget
 __all__ = ["extract_answer", "grade"]
 
 
-def grade(answer: str | None, gold: str) -> bool:
-    r"""If `answer`, as `extract_answer` gives it, says the same as `gold`. Neither is executed; no text raises.
+def grade(answer: str, gold: str) -> bool:
+    r"""Whether `answer`, as `extract_answer` returns it, says the same as `gold`.
 
-    Right whatever it is: the same text. Else False without a look at the mathematics for
+    Neither is executed, no text raises, and ``grade(a, b) is grade(b, a)``. A wrong yes is worse
+    than a wrong no, so whatever isn't understood in full equals only its own spelling.
 
-    - what is no text, or empty;
-    - more than 300 characters, or brackets nested more than 30 deep, on either side;
-    - lettered choices beside values, ``A) 1, B) 2``. A letter alone is an answer: ``(C)`` is ``C``.
+    The same text is right whatever it is. Otherwise False at once for anything that isn't text or
+    is empty, for more than 300 characters, for brackets nested more than 30 deep, and for lettered
+    choices beside values (``A) 1, B) 2``). A choice by itself is an answer: ``(C)`` is ``C``.
 
-    Then both are tidied. Spaces, dollar and per cent signs, degrees, the size of brackets and a full stop don't count:
-    50\% is 50, and not 0.5. ``1,234`` and ``1{,}234`` are 1234, ``016`` is 16, ``2\frac12`` and ``2 1/2`` are 5/2.
+    - Spelling: ``\dfrac12``, ``1/2`` and ``½`` are one; so are ``1,234``, ``1{,}234`` and ``1\,234``;
+      ``2\frac12``, ``2 1/2`` and 2.5; ``0.1\overline{6}`` and 1/6. Markdown, dollar signs around
+      mathematics, bracket sizes and a full stop don't count.
+    - Numbers compare exactly, however small: 0.333333 is not 1/3. A decimal of six places or more
+      equals an irrational value that agrees with it to six places.
+    - Letters are variables and differ by case; ``4`` is not ``4s``. ``i`` is the imaginary unit and
+      ``e`` Euler's number.
+    - Units are ``\text{}``, ``\mbox{}`` or ``\mathrm{}`` behind a value, unit words (*60 miles per
+      hour*), per cent, degrees and dollars, and the base in ``52_8``. They may be left out on one
+      side; two that are named must agree. ``cm^2`` is *square centimetres*, but units aren't
+      converted: 1 hour is not 60 minutes, 50% is 50 and not 0.5. A word that changes the value is
+      no unit (*5 million*, *at least 5*).
+    - Values given to a name are those values where the other side names nothing or the same:
+      ``x=5``, ``5=x``, ``f(2)=5``, ``x \in [0,1]``. In a chain every link must agree. Several named
+      values equal only the same names. Other equations equal only equations, and only those that
+      are a multiple of them: ``x^2=4`` is not ``x=2``, nor 4.
+    - ``1,2``, ``1 \text{ and } 2``, ``\{1,2\}`` and ``1.5 \pm 0.5`` list values in any order.
+      ``(1,2)`` and ``[1,2)`` keep order and brackets, and none of these kinds equals another.
+    - Inequalities of one variable are intervals; *or* unites them, *and* cuts them.
+    - Words compare as words, whatever their case: ``on`` is not ``no``.
+    - Any other expression goes to SymPy, which must prove that the difference is zero.
 
-    - ``x=5`` and ``x \in [0,1]`` are 5 and [0,1] where the other side names no variable, or the same. Other equations
-      equal only equations: ``2x+z=1`` is not 1, ``n=3k`` is not 3.
-    - A unit in ``\text{}`` and the base of ``52_8`` may be left out, but two that are named must agree.
-      A word that makes another value is no unit: ``5\text{ million}`` is not 5, nor is ``5\mathrm{i}``.
-    - Dots, ``\approx``, ``\ne``, primes and their like are on both sides or on none.
-    - Numbers compare exactly: 0.75 is 3/4, 33.3 is not 100/3.
-    - Words compare letter by letter, large or small: ``\text{Even}`` is ``even``, ``seat`` is not ``east``.
-    - The rest goes to math-verify (Hugging Face), which parses LaTeX and simplifies with SymPy. ``(1,2)`` and ``[1,2)``
-      keep their order and brackets; ``1,2``, ``\{1,2\}`` and ``1 \text{ and } 2`` are sets, also equal to
-      ``1.5 \pm 0.5``. A decimal beside something that is no plain number must agree with it to six places.
+    What can't be had without wrong yeses stays False unless it is spelled the same: ``1/2x`` (half
+    of x, or 1/(2x)?), ``5 apples`` without ``\text{}``, a bare ``m`` for metres, ``1,2`` for the
+    point ``(1,2)``, ``x=1, y=2`` for ``(1,2)``, radians for degrees, ``3:4`` for 3/4, ``x \ne 1`` for its
+    intervals, two plus-minus signs in one expression, and numbers in words.
 
-    math-verify works in a process of its own, started at the first answer that needs it, shared by all threads and
-    ended with this one. What takes it more than a second or 1 GiB is False.
+    SymPy works in a process of its own, started at the first answer that needs it, shared by all
+    threads and ended with this one. Whatever takes it more than a second or 1 GiB is False.
 
-    grade(a, b) is grade(b, a). Raises GradingError only where that process can't be started.
+    Raises GradingError only where that process can't be started.
     """
     return graded(answer, gold, Budget())
 

@@ -129,18 +129,20 @@ def spell(text: str) -> str:
 
 
 def unwrap(text: str) -> str:
-    """Without Markdown or mathematics marks around the whole."""
+    r"""Without Markdown or mathematics marks around the whole, or a ``\text{}`` with more than words in it."""
     text = text.strip()
     for start, end in WRAPPERS:
         inside = text[len(start) : -len(end)]
         whole = text.startswith(start) and text.endswith(end) and len(text) > len(start + end)
         if whole and start not in inside and end not in inside:
             return unwrap(inside)
-    return text
+    said = TEXT.fullmatch(text)
+    return said[1].strip() if said and re.search(r"[0-9,]|\b(?:and|or)\b", said[1]) else text
 
 
 def translate(text: str) -> str:
     """Unicode's mathematics as LaTeX."""
+    text = re.sub(r"(?:√|(?<![a-zA-Z\\])sqrt) ?([0-9]+)", r"\\sqrt{\1}", text)
     text = re.sub(f"⁻?[{DIGITS}]+", lambda run: f"^{{{exponent(run[0])}}}", text)
     return text.translate(TRANSLATION)
 
@@ -160,7 +162,7 @@ def one_command(text: str) -> str:
 def currency(text: str) -> str:
     """A dollar sign before or behind an amount is a unit; any other only marks mathematics."""
     sign = r"\\\$" if text.count("$") - text.count(r"\$") != 1 else r"\\?\$"
-    amount = r"\s*(-?[0-9][0-9,.]*(?:\\!|\{,\}|[0-9,.])*)"
+    amount = r"\s*(-?[0-9]+(?:(?:\{,\}|,?\\!|,) ?[0-9]{3})*(?:\.[0-9]+)?(?![0-9]))"
     text = re.sub(rf"{sign}{amount}", r"\1\\text{ dollars}", text)
     text = re.sub(rf"{amount}\s*\\\$", r"\1\\text{ dollars}", text)
     return re.sub(r"(?<!\\)\$", "", text)
@@ -184,6 +186,7 @@ def thousands(text: str) -> str:
 
 
 def spaces(text: str) -> str:
+    text = re.sub(STYLE + r"\s*\{\s*\}", " ", text)
     text = re.sub(r"\\!\s*|\\(?:phantom|hspace)\s*\{[^{}]*\}", "", text)
     return re.sub(r"(?<!\\)\\[,;: ]|~|\s+", " ", text)
 
@@ -253,7 +256,7 @@ def arguments(text: str) -> str:
 
 
 # `x^10` is taken for x^{10}, as everybody who writes it means it.
-TAKES_ARGUMENTS = re.compile(r"\\(?:frac|binom)(?![a-zA-Z])|\\sqrt(?![a-zA-Z])(?: *\[[^\[\]]*\])?|[\^_]")
+TAKES_ARGUMENTS = re.compile(r"\\(?:frac|binom|mathbb|pmod)(?![a-zA-Z])|\\sqrt(?![a-zA-Z])(?: *\[[^\[\]]*\])?|[\^_]")
 SHORT_ARGUMENT = re.compile(r"[0-9]|-?[a-zA-Z]|-?\\(?!text|mathrm|mbox)[a-zA-Z]+|'")
 SHORT_EXPONENT = re.compile(rf"-?[0-9]+|{SHORT_ARGUMENT.pattern}")
 
@@ -305,8 +308,13 @@ def repeating(text: str) -> str:
 def mixed(text: str) -> str:
     r"""``2\frac{1}{2}`` and ``2 1/2`` as sums."""
     whole = r"(?<![0-9.}^_a-zA-Z)])([0-9]+)"
-    text = re.sub(rf"{whole} ?(\\frac\{{ ?[0-9]+ ?\}}\{{ ?[0-9]+ ?\}})", r"(\1+\2)", text)
-    return re.sub(rf"{whole} ([0-9]+) ?/ ?([0-9]+)(?![0-9.])", r"(\1+\\frac{\2}{\3})", text)
+
+    def proper(found: re.Match) -> str:
+        less = int(found[2]) < int(found[3])
+        return rf"({found[1]}+\frac{{{found[2]}}}{{{found[3]}}})" if less else found[0]
+
+    text = re.sub(rf"{whole} ?\\frac\{{ ?([0-9]+) ?\}}\{{ ?([0-9]+) ?\}}", proper, text)
+    return re.sub(rf"{whole} ([0-9]+) ?/ ?([0-9]+)(?![0-9.])", proper, text)
 
 
 def full_stop(text: str) -> str:

@@ -32,6 +32,9 @@ GROWTH, GROWN = 100_000 * (1024 if sys.platform == "darwin" else 1), 3
 DIGITS, AGREED = 40, 25
 # Letters with a value beside them are functions: f(x). Any other, as in x(x+1), is a factor.
 FUNCTIONS = "fghFGHP"
+# Letters that the parser takes for the imaginary unit and the gamma function, and others for them.
+OTHER_LETTERS = {"I": r"\Xi ", r"\gamma": r"\upsilon "}
+LETTER = re.compile(r"\\[a-zA-Z]+|[a-zA-Z]")
 DECIMAL = re.compile(r"[0-9]*\.[0-9]+|[0-9]+\.")
 RELATION = re.compile(r">=|>|=")
 
@@ -65,36 +68,54 @@ def read(text: str):
     Raises ValueError for what isn't one expression made of all that stands there.
     """
     import sympy
-    from latex2sympy2_extended import latex2sympy
-    from latex2sympy2_extended.latex2sympy2 import ConversionConfig
+    from sympy.core.function import AppliedUndef
+
+    def is_product(part) -> bool:
+        function = isinstance(part, AppliedUndef) and len(part.args) == 1
+        return function and part.func.__name__ not in FUNCTIONS
+
+    def factors(part):
+        name = part.func.__name__.removeprefix("\\")
+        return (sympy.pi if name == "pi" else sympy.Symbol(name)) * part.args[0]
 
     degrees = r"([0-9]+(?:\.[0-9]+)?) ?\\degree ?"
     latex = re.sub(degrees, r"(\\frac{\1 \\pi}{180})", text)
     latex = DECIMAL.sub(exact, latex)
-    config = ConversionConfig(lowercase_symbols=False, interpret_as_mixed_fractions=False)
-    value = latex2sympy(latex, normalization_config=None, conversion_config=config)
+    latex = LETTER.sub(lambda found: OTHER_LETTERS.get(found[0], found[0]), latex)
+    value = parser().parse(latex)
     if not isinstance(value, sympy.Expr | sympy.MatrixBase) or value.has(sympy.Derivative):
         raise ValueError(f"no expression: {text}")
-    value = value.replace(
-        lambda part: (
-            isinstance(part, sympy.core.function.AppliedUndef)
-            and len(part.args) == 1
-            and part.func.__name__ not in FUNCTIONS
-        ),
-        lambda part: sympy.Symbol(part.func.__name__) * part.args[0],
-    )
-    value = value.xreplace({sympy.I: sympy.Symbol("I")} if "I" in text else {})
+    value = value.replace(is_product, factors)
     names = {symbol.name for symbol in value.atoms(sympy.Symbol)}
-    letters = set(re.sub(r"\\[a-zA-Z]+", "", text)) & set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-    applied = {part.func.__name__ for part in value.atoms(sympy.core.function.AppliedUndef)}
-    if letters - set("".join(names | applied)) - set("eid"):
+    names |= {part.func.__name__ for part in value.atoms(AppliedUndef)}
+    written = re.sub(r"\\(?:begin|end)\{[a-z]+\}|\\[a-zA-Z]+", "", text)
+    if set(re.findall("[a-zA-Z]", written)) - set("".join(names)) - set("eidI"):
         raise ValueError(f"not all of it was read: {text}")
     bound = {symbol for part in value.atoms(sympy.Sum, sympy.Product) for symbol in part.variables}
     real = {
         symbol: sympy.I if symbol.name == "i" else sympy.Symbol(symbol.name, real=True)
         for symbol in value.free_symbols - bound
     }
-    return value.subs(real).doit()
+    value = value.subs(real).doit()
+    if value.has(sympy.oo, -sympy.oo, sympy.zoo, sympy.nan) and not re.fullmatch(r"[+-]?\\infty", text):
+        raise ValueError(f"not defined: {text}")
+    return value
+
+
+@lru_cache(maxsize=1)
+def parser():
+    """math-verify's parser, without its reading of a number beside another as a mixed number: 2(3) is 6."""
+    import sympy
+    from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
+
+    class Parser(_Latex2Sympy):
+        def convert_postfix_list(self, arr, i=0):
+            factors = [self.convert_postfix(part) for part in arr[i:]]
+            if any(isinstance(factor, list) for factor in factors):
+                raise ValueError("a derivative")
+            return factors[0] if len(factors) == 1 else sympy.prod(factors)
+
+    return Parser(None, None, False, config=ConversionConfig(lowercase_symbols=False))
 
 
 def exact(found: re.Match) -> str:
@@ -111,8 +132,7 @@ def same_value(one, two) -> bool:
         return alike and all(same_value(*pair) for pair in zip(one, two, strict=True))
     if one == two:
         return True
-    infinite = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
-    if one.has(*infinite) or two.has(*infinite):
+    if one.is_infinite or two.is_infinite:
         return False
     if one.free_symbols != two.free_symbols:
         one, two = sympy.simplify(one), sympy.simplify(two)
@@ -198,7 +218,15 @@ def main() -> None:
     try:
         import resource
 
-        equal(r"\frac{x}{2}+\sqrt{8}", r"\sqrt{2}\cdot 2+0.5x")  # makes parser and SymPy ready for all children
+        # Makes parser and SymPy ready for all children, and makes sure that `parser` has its way.
+        ready = [
+            equal(r"\frac{x}{2}+\sqrt{8}", r"\sqrt{2}\cdot 2+0.5x"),
+            equal("x^{2}+2y^{2}=4", r"\frac{x^{2}}{4}+\frac{y^{2}}{2}=1"),
+            equal(r"\sin^{2} x+\cos^{2} x+\ln 2", r"1+\log_{3} 2\ln 3"),
+            equal("2(3)", "6"),
+        ]
+        if not all(ready):
+            return reply(f"this version reads or compares otherwise: {ready}")
     except Exception as problem:  # Windows has no `resource`
         return reply(f"{type(problem).__name__}: {problem}")
     with suppress(OSError, ValueError):  # macOS

@@ -63,7 +63,7 @@ POWERED = {"squared": 2, "cubed": 3}
 CHANGING = (
     "and|or|not|no|isn't|is|are|wrong|but|to|than|more|less|fewer|greater|plus|minus|times|mod|modulo|half|halves"
     "|third|fourth|fifth|quarter|tenth|factorial|dozen|hundred|hundredth|thousand|thousandth|[mbtr]+illion|lakh"
-    "|crore|grand|one|two|three|four|five|six|seven|eight|nine|ten|twice|double|triple|fold|if|when|unless"
+    "|crore|grand|score|gross|one|two|three|four|five|six|seven|eight|nine|ten|twice|double|triple|fold|if|when|unless"
     "|except|without|false|incorrect|at|least|most|about|around|remainder|below|above|under|over|through|base"
     "|negative|choose|pi|root|or so|versus|vs|maybe|only|too|otherwise|never|none|for|with"
 )
@@ -117,7 +117,8 @@ def canonical(tail: str) -> str | None:
         else:
             parts.append(singular(word) + (f"^{power}" if power else ""))
             power = 0
-    return " ".join(parts).replace(" / ", "/") or None
+    unit = " ".join(parts).replace(" / ", "/")
+    return re.sub("^degree (?=celsius|fahrenheit)", "", unit) or None
 
 
 def singular(word: str) -> str:
