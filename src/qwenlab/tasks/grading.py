@@ -3,7 +3,8 @@
 from functools import lru_cache
 
 from qwenlab.tasks.answers import extract_answer
-from qwenlab.tasks.comparing import Form, normal_form, same
+from qwenlab.tasks.comparing import same
+from qwenlab.tasks.forms import Form, normal_form
 from qwenlab.tasks.notation import TEXT, refused
 from qwenlab.tasks.symbolic import Budget
 

@@ -55,7 +55,7 @@ UNICODE = {
 TRANSLATION = str.maketrans(UNICODE)
 
 WRAPPERS = [(mark, mark) for mark in ("***", "**", "__", "*", "`", "$$", "$")]
-WRAPPERS += [(r"\(", r"\)"), (r"\[", r"\]")]
+WRAPPERS += [(r"\(", r"\)"), (r"\[", r"\]"), ("{", "}")]
 
 # One command for several that mean the same.
 ALIASES = {

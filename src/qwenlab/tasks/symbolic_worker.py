@@ -174,16 +174,23 @@ def proportional(one, two, sign: str) -> bool:
 
 
 def rounded(text: str, other: str) -> bool:
-    """If `text` is a decimal of six places or more, and `other`, which is no fraction, agrees with it that far."""
+    """If `text` is `other`, which is no fraction, rounded or cut off to six places and digits or more.
+
+    Digits after the twelfth place don't count: they may come from floating-point arithmetic.
+    """
     import sympy
 
-    if not re.fullmatch(r"-?[0-9]*\.[0-9]{6,}", text):
+    places = text.partition(".")[2]
+    if not re.fullmatch(r"-?[0-9]*\.[0-9]{6,}", text) or len(text.strip("-0.").replace(".", "")) < 6:
         return False
     decimal, value = read(text), read(other)
-    if value.free_symbols or value.is_rational or value.is_real is False:
+    if value.free_symbols or value.is_rational or value.is_real is not True:
         return False
-    near = sympy.Rational(1, 2 * 10**6) * min(1, abs(decimal))
-    return bool(abs((value - decimal).evalf(DIGITS)) <= near)
+    scale = 10 ** min(len(places), 12)
+    wanted, exact_value = abs(decimal) * scale, abs(value.evalf(DIGITS)) * scale
+    if sympy.sign(decimal) != sympy.sign(value):
+        return False
+    return int(wanted) in (int(exact_value), int(exact_value + sympy.Rational(1, 2)))
 
 
 def serve(reply) -> int:

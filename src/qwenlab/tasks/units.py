@@ -71,7 +71,7 @@ WORD = "|".join(sorted({*KNOWN, *POWERS} - {"%", "\\degree"}, key=len, reverse=T
 PART = rf"{STYLE}\s*\{{[^{{}}]*\}}|\\degree(?![a-zA-Z])|(?<![a-zA-Z\\{{])(?:{WORD})(?![a-zA-Z])"
 MORE = rf"\s|{PART}|squared|cubed|(?:per|an?)(?= )|/|\\cdot(?![a-zA-Z])|\^\s*\{{ ?-?[0-9] ?\}}"
 TAIL = re.compile(rf"((?:{PART})(?:{MORE})*)$")
-BASE = re.compile(r"([0-9A-F]+) ?(_ ?(?:[0-9]|\{ ?[0-9]+ ?\}))$")
+BASE = re.compile(r"([A-F]*[0-9][0-9A-F]*) ?(_ ?(?:[0-9]|\{ ?[0-9]+ ?\}))$")
 TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
 
 

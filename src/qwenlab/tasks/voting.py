@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from qwenlab.tasks.comparing import Form
 from qwenlab.tasks.evaluation import Evaluation, evaluate, wilson
+from qwenlab.tasks.forms import Form
 from qwenlab.tasks.grading import form_of, graded
 from qwenlab.tasks.run_folder import write_whole
 from qwenlab.tasks.symbolic import VOTE_LIMIT, Budget
