@@ -1,8 +1,11 @@
 """The errors that are the user's to mend: one line, naming the file, row or token and what was expected."""
 
 import json
+from contextlib import suppress
 from numbers import Integral
 from pathlib import Path
+
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # the first bytes of what git stores instead of a file
 
 
 class QwenlabError(ValueError):
@@ -16,6 +19,7 @@ def read_json(path: Path, error: type[QwenlabError]) -> dict:
     except FileNotFoundError:
         raise error(f"{path}: no such file") from None
     except (OSError, ValueError, RecursionError) as problem:  # ValueError: not UTF-8, not JSON, a number too long
+        refuse_lfs_pointer(path, error)
         raise error(f"{path}: not readable as JSON ({problem})") from None
     if not isinstance(values, dict):
         raise error(f"{path}: expected a JSON object, found {type(values).__name__}")
@@ -25,12 +29,22 @@ def read_json(path: Path, error: type[QwenlabError]) -> dict:
 def text_of(path: Path, error: type[QwenlabError]) -> str:
     """What a UTF-8 file says, without a byte order mark, or `error` in one line that names the file and the line."""
     try:
+        refuse_lfs_pointer(path, error)
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as problem:
         number, byte = problem.object.count(b"\n", 0, problem.start) + 1, problem.object[problem.start]
         raise error(f"{path} line {number}: not UTF-8 text (byte 0x{byte:02x})") from None
     except OSError as problem:
         raise error(f"{path}: can't be read ({problem.strerror})") from None
+
+
+def refuse_lfs_pointer(path: Path, error: type[QwenlabError]) -> None:
+    """Raises `error` where `path` holds the few lines that Git LFS puts in the place of a large file."""
+    start = b""
+    with suppress(OSError), path.open("rb") as file:
+        start = file.read(len(LFS_POINTER))
+    if start == LFS_POINTER:
+        raise error(f"{path}: a Git LFS pointer, not the file itself; `git lfs pull` fetches it")
 
 
 def json_value(text: str, place: str, error: type[QwenlabError]):

@@ -164,14 +164,14 @@ def in_a_process(case: tuple[str, int], common: dict) -> dict:
 def work(*, task, batch, model, problems, data, cap, threads, dtype, device) -> dict:
     """One task at one batch size in this process: seconds, tokens, and bytes of memory before and at the highest."""
     from qwenlab.console import use_threads
-    from qwenlab.model.loading import load
+    from qwenlab.model.loading import load_with_tokenizer
     from qwenlab.tasks import distill, evaluate, grpo, load_problems, self_consistency
     from qwenlab.tasks.problems import problem_prompts
     from qwenlab.tasks.traces import Trace
 
     use_threads(threads)
     dtype = dtype or ("float32" if task in ("grpo", "distillation") else None)
-    network, tokenizer = load(model, dtype, device)
+    network, tokenizer = load_with_tokenizer(model, dtype, device)
     asked = load_problems(data, limit=problems)
     few, traces = asked[: len(asked) // 4], []
     prompts = problem_prompts(tokenizer, asked)
