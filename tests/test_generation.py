@@ -297,6 +297,26 @@ def test_nan_logits_end_their_own_request_and_are_named(dense, options):
     assert result.stats.finished == 2 and ended == [result[1], result[0]]
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_inside_autocast_the_answers_are_the_same(model, temperature):
+    prompts, options = random_prompts(random.Random(2), 3, 9), {"max_new_tokens": 5, "temperature": temperature}
+    expected = qwenlab.generate(model, prompts, **options).token_ids
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert qwenlab.generate(model, prompts, **options).token_ids == expected
+
+
+@pytest.mark.parametrize("how", ["wrapped", "in place"])
+def test_a_compiled_model_is_refused_in_one_line(how):
+    model = FAMILIES["dense"]()
+    if how == "wrapped":
+        model = torch.compile(model, backend="eager")
+    else:
+        model.compile(backend="eager")
+    with pytest.raises(ValueError, match=r"^the model went through torch\.compile, expected the plain one") as caught:
+        qwenlab.generate(model, [[1]])
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("strategy", ["sequential", "static", "early-stop", "continuous"])
 def test_every_request_is_told_once_as_it_ends(dense, strategy):
     told = []
