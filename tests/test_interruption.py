@@ -16,7 +16,7 @@ from small_tokenizer import TEMPLATE, small_spec
 
 import qwenlab
 from qwenlab.tasks import evaluate, load_problems
-from qwenlab.text.chat_template import ChatTemplate
+from qwenlab.text.chat_template import ChatTemplate, ChatTemplateError
 from qwenlab.text.tokenizer import Tokenizer
 
 PACKAGE = str(Path(qwenlab.__file__).parent)
@@ -66,13 +66,13 @@ def within(frame, code) -> bool:
     return frame is not None
 
 
-def each_line_once(rng, lines, reduced):
+def each_line_once(rng, lines, reduced, full=10**9):
     """One place for each line of the code that was reached, at random among the times that it was."""
     places = {}
     for place, line in enumerate(lines, 1):
         places.setdefault(line, []).append(place)
     chosen = [rng.choice(times) for times in places.values()]
-    return chosen if count(0, 1) else rng.sample(chosen, reduced)
+    return rng.sample(chosen, min(count(reduced, full), len(chosen)))
 
 
 def around_changes(seen, before=8, behind=4):
@@ -149,7 +149,7 @@ def go_on(engine, strike):
 
 @pytest.mark.filterwarnings("ignore:request .+ its on_token raised MemoryError")
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("seed", range(count(8, 150)))
+@pytest.mark.parametrize("seed", range(count(6, 60)))
 def test_an_engine_goes_on_wherever_an_exception_struck(name, seed):
     """Up to three times at random lines: all answers as alone, every id told once, every end counted."""
     talk = Talk(name, seed)
@@ -166,7 +166,7 @@ def test_an_engine_goes_on_wherever_an_exception_struck(name, seed):
 def test_an_engine_goes_on_after_a_strike_at_each_line(name):
     talk = Talk(name, 1)
     expected = talk.alone()
-    for at in each_line_once(talk.rng, talk.lines(), 12):
+    for at in each_line_once(talk.rng, talk.lines(), 8, 150):
         engine, requests = talk.engine()
         go_on(engine, Strike(at, talk.rng.choice(BREAKS)))
         engine.run()
@@ -198,7 +198,7 @@ def test_an_engine_goes_on_where_a_second_exception_strikes_as_it_recovers(name)
         talk.check(engine, requests, expected)
         return strike.lines
 
-    for at in each_line_once(talk.rng, disturbed(None), 8):
+    for at in each_line_once(talk.rng, disturbed(None), 5):
         disturbed(at)
 
 
@@ -237,7 +237,7 @@ def struck_turn(chat, texts, strike):
                     pass
             else:
                 chat.send(texts)
-    except strike.problem:
+    except (strike.problem, ChatTemplateError):  # a template that fails is refused in one line, whatever the reason
         pass
     for row, text in enumerate(texts):
         if chat.token_ids[row] == before[row]:
@@ -287,7 +287,7 @@ def test_a_chat_goes_on_after_a_strike_at_each_line(name, rows):
     """The turn that breaks off is the second, which makes the state grow."""
     rng, model = random.Random(0), family(name)
     turns = turns_of(rng, rows)[:3]
-    for at in each_line_once(rng, chat_lines(model, turns, 1), 8):
+    for at in each_line_once(rng, chat_lines(model, turns, 1), 5):
         strike_and_talk_on(model, turns, 1, Strike(at, rng.choice(BREAKS)))
 
 
@@ -295,7 +295,7 @@ def test_a_chat_goes_on_after_a_strike_at_each_line(name, rows):
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-hybrid"])
-@pytest.mark.parametrize("seed", range(count(2, 20)))
+@pytest.mark.parametrize("seed", range(count(1, 20)))
 def test_an_evaluation_goes_on_wherever_in_a_step_memory_ran_out(name, seed):
     rng, (model, tokenizer) = random.Random(seed), qwenlab.load(name)
     problems = load_problems("tiny-test", 3)
@@ -369,7 +369,7 @@ def test_a_row_is_right_or_refused_wherever_an_exception_struck(name, what):
                 assert any(difference(logits[-1], alone_logits(model, [*ids, 20])[-1]) < 1e-5 for ids in fits)
         return strike.lines
 
-    for at in each_line_once(random.Random(0), struck(None), 10 if what != "reset" else 5):
+    for at in each_line_once(random.Random(0), struck(None), 5):
         struck(at)
 
 
@@ -430,6 +430,6 @@ def test_generate_makes_every_end_known_once_wherever_it_is_interrupted(name):
         return strike.seen
 
     changes = around_changes(interrupted(None))
-    for places in changes if count(0, 1) else rng.sample(changes, 3):
+    for places in rng.sample(changes, count(2, len(changes))):
         for at in places:
             interrupted(at)
