@@ -73,11 +73,12 @@ def whole(value, name: str, least: int, most: int | None = None) -> int:
     return int(value)
 
 
-def positive(value, name: str, most: float, *, or_zero: bool = False) -> None:
-    """ValueError, by `name`, unless `value` is a number above 0 (or 0, if `or_zero`) and at most `most`."""
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    if not number or not 0 <= value <= most or (value == 0 and not or_zero):
-        bound = "of at least 0" if or_zero else "above 0"
+def number(value, name: str, *, most: float, above: float = 0.0, least: float | None = None) -> None:
+    """ValueError, by `name`, unless `value` is a number above `above` (from `least` on, if given) and at most `most`."""
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    fits = real and (value > above if least is None else value >= least) and value <= most
+    if not fits:
+        bound = f"above {above:g}" if least is None else f"of at least {least:g}"
         raise ValueError(f"{name} is {value!r:.80}, expected a number {bound} and at most {most:g}")
 
 

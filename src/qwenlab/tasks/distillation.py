@@ -18,10 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from qwenlab.errors import flags, positive, whole
+from qwenlab.errors import flags, number, whole
 from qwenlab.tasks.run_folder import RunFolder
 from qwenlab.tasks.traces import Row, Trace, TraceError, answer_rows
 from qwenlab.tasks.training import (
+    COLDEST,
     HOTTEST,
     LARGE,
     LARGEST_LR,
@@ -82,11 +83,11 @@ def distill(
     folder: a run that was killed goes on there and ends with the same weights, bit by bit; not so with `minutes`, since
     no two runs take the same time. Raises TraceError, TrainingError, RunFolderError, and ValueError for an option.
     """
-    positive(epochs, "epochs", MOST_EPOCHS)
-    positive(lr, "lr", LARGEST_LR)
-    positive(temperature, "temperature", HOTTEST)
+    number(epochs, "epochs", most=MOST_EPOCHS)
+    number(lr, "lr", most=LARGEST_LR)
+    number(temperature, "temperature", above=COLDEST, most=HOTTEST)
     if minutes is not None:
-        positive(minutes, "minutes", LARGE)
+        number(minutes, "minutes", most=LARGE)
     whole(batch_size, "batch_size", 1, MOST_STEPS)
     micro_batch = whole(batch_size if micro_batch is None else micro_batch, "micro_batch", 1)
     whole(held_out, "held_out", 0)

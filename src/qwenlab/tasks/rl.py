@@ -15,7 +15,7 @@ from torch import Tensor
 
 from qwenlab.batching.generation import generate
 from qwenlab.batching.padding import left_pad
-from qwenlab.errors import flags, positive, whole
+from qwenlab.errors import flags, number, whole
 from qwenlab.tasks.evaluation import MOST_ANSWERS, judged
 from qwenlab.tasks.objective import (
     AVERAGES,
@@ -28,6 +28,7 @@ from qwenlab.tasks.objective import (
 from qwenlab.tasks.problems import Problem, problem_prompts
 from qwenlab.tasks.run_folder import RunFolder
 from qwenlab.tasks.training import (
+    COLDEST,
     HOTTEST,
     LARGE,
     LARGEST_KL,
@@ -99,13 +100,13 @@ def grpo(
     whole(prompts_per_step, "prompts_per_step", 1, MOST_ANSWERS // 2)
     whole(num_rollouts, "num_rollouts", 2, MOST_ANSWERS // prompts_per_step)
     whole(seed, "seed", 0)
-    positive(lr, "lr", LARGEST_LR)
-    positive(temperature, "temperature", HOTTEST)
-    positive(clip_ratio, "clip_ratio", LARGE)
-    positive(clip, "clip", LARGE)
-    positive(kl, "kl", LARGEST_KL, or_zero=True)
+    number(lr, "lr", most=LARGEST_LR)
+    number(temperature, "temperature", above=COLDEST, most=HOTTEST)
+    number(clip_ratio, "clip_ratio", most=LARGE)
+    number(clip, "clip", most=LARGE)
+    number(kl, "kl", least=0, most=LARGEST_KL)
     if minutes is not None:
-        positive(minutes, "minutes", LARGE)
+        number(minutes, "minutes", most=LARGE)
     flags(plain=plain, thinking=thinking, progress=progress)
     if averaging not in AVERAGES:
         raise ValueError(f"averaging is {averaging!r}, expected one of {', '.join(AVERAGES)}")

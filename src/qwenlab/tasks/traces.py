@@ -135,6 +135,8 @@ def answer_rows(model, tokenizer, traces: Sequence[Trace], max_length: int, plai
                 parts = [trace.content]
             elif opens_thinking(tokenizer, prompt):
                 parts[:2] = [trace.thinking + "\n"]
+            if not trace.content and not trace.finished:
+                parts = parts[:-2]  # cut off while it thought: nothing closed the block
             answer = [id for part in parts for id in part_ids(tokenizer, part)]
         except QwenlabError as problem:
             raise TraceError(f"trace {trace.problem.number}: {problem}") from None

@@ -31,10 +31,11 @@ from qwenlab.tasks.run_folder import NUMBER, WHOLE, RunFolder, check_record, wri
 METRICS, TABLE = "metrics.jsonl", "metrics.csv"
 OPTIMISER, POSITION = "optimizer.safetensors", "training.json"  # beside a checkpoint's model.safetensors
 LOGITS = 2**25  # numbers: so many logits are held at once, 128 MiB of them
-# The highest values that options may have. AdamW moves a weight by about the rate in a step.
+# What options may be. AdamW moves a weight by about the rate in a step; logits over a temperature stay in float32.
 MOST_STEPS = 10**9
 LARGEST_LR = 1.0
-HOTTEST = LARGEST_KL = 1000.0
+COLDEST, HOTTEST = 0.001, 1000.0
+LARGEST_KL = 1000.0
 LARGE = 1e38  # float32 ends there
 CHECKPOINT = re.compile(r"step-\d{6,}")
 
