@@ -74,7 +74,8 @@ def whole(value, name: str, least: int, most: int | None = None) -> int:
 
 
 def number(value, name: str, *, most: float, above: float = 0.0, least: float | None = None) -> None:
-    """ValueError, by `name`, unless `value` is a number above `above` (from `least` on, if given) and at most `most`."""
+    """ValueError, by `name`, unless `value` is a number above `above`, or from `least` on if that is given, and at
+    most `most`."""
     real = isinstance(value, Real) and not isinstance(value, bool)
     fits = real and (value > above if least is None else value >= least) and value <= most
     if not fits:

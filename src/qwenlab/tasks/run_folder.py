@@ -19,7 +19,7 @@ PART = ".part"
 # What a field of a record may have to be, in the words of the error.
 FLAG, WHOLE, NUMBER = "true or false", "a whole number of at least 0", "a number"
 TEXT, OPTIONAL_TEXT = "a text", "a text or null"
-LARGE = 10**300  # whole numbers beyond have no float
+LARGE = 10**300  # beyond, sums overflow, and whole numbers have no float
 
 
 class RunFolderError(QwenlabError):
@@ -191,9 +191,9 @@ def check_record(record, place: str, fields: dict[str, str], error: type[Qwenlab
 
 
 def is_number(value) -> bool:
-    """Whether a JSON value is a number that has a float, if perhaps NaN."""
-    fits = isinstance(value, float) or (isinstance(value, int) and abs(value) < LARGE)
-    return fits and not isinstance(value, bool)
+    """Whether a JSON value is a number that can be reckoned with as a float; infinity and NaN are among them."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and not LARGE <= abs(value) < float("inf")
 
 
 IS_A = {

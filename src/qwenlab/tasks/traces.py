@@ -22,7 +22,7 @@ from qwenlab.tasks.run_folder import TEXT, WHOLE, RunFolder, RunFolderError
 
 TRACES, REJECTED = "traces.jsonl", "rejected.jsonl"
 FIELDS = {"number": WHOLE, "problem": TEXT, "message_thinking": TEXT, "message_content": TEXT}
-FIELDS |= {"finish_reason": TEXT}
+FIELDS |= {"answer": TEXT, "instruction": TEXT, "finish_reason": TEXT, "tokens": WHOLE}
 BROKEN_OFF = ("length", "error", "cancelled")  # finish reasons of an answer that its teacher didn't end
 
 
