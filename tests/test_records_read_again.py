@@ -225,9 +225,7 @@ def test_a_folder_in_use_is_a_failure(run, tmp_path):
 
 
 @pytest.mark.parametrize(("number", "status"), [(28, 1), (122, 1), (5, 1), (13, 2), (36, 2)])
-def test_a_full_disk_is_a_failure_and_a_name_that_can_not_be_is_wrong_input(
-    run, tmp_path, monkeypatch, number, status
-):
+def test_a_full_disk_is_a_failure_and_a_name_that_can_not_be_is_wrong_input(run, tmp_path, monkeypatch, number, status):
     def full(self, *_, **__):
         raise OSError(number, "as the system says")
 

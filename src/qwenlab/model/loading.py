@@ -79,9 +79,8 @@ def choose_device(device) -> torch.device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(device)
-        torch.zeros(
-            1, device=device
-        ).item()  # one that this torch or machine lacks, or that holds no numbers, fails here
+        # A device that torch or the machine lacks fails here, not midway; so does one without numbers (meta).
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, TypeError) as problem:
         reason = str(problem).strip().partition("\n")[0]
         raise CheckpointError(f"device {str(device)!r} can't be used ({reason})") from None

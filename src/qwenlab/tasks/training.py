@@ -2,14 +2,9 @@
 
 import hashlib
 import json
-import os
 import re
 import shutil
-import signal
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
 
@@ -27,6 +22,7 @@ from qwenlab.model import linear
 from qwenlab.model.loading import save_checkpoint
 from qwenlab.model.weights import load_weights
 from qwenlab.tasks.run_folder import NUMBER, WHOLE, RunFolder, check_record, write_whole
+from qwenlab.tasks.steady import patient, reference_kernels
 
 METRICS, TABLE = "metrics.jsonl", "metrics.csv"
 OPTIMISER, POSITION = "optimizer.safetensors", "training.json"  # beside a checkpoint's model.safetensors
@@ -154,40 +150,6 @@ class Training:
                 say(f"{self.folder.path}: saved after {self.step} steps; the same again goes on from there")
             raise KeyboardInterrupt
         return self.metrics
-
-
-@contextmanager
-def patient() -> Iterator[list]:
-    """Inside, the first Ctrl-C is noted in the list; the next one interrupts."""
-    asked, before = [], signal.getsignal(signal.SIGINT)
-
-    def note(*_) -> None:
-        asked.append(True)
-        signal.signal(signal.SIGINT, before)
-        tqdm.write("qwenlab: this step is finished first; Ctrl-C once more stops at once", file=sys.stderr)
-
-    listening = callable(before) and threading.current_thread() is threading.main_thread()
-    try:
-        if listening:
-            signal.signal(signal.SIGINT, note)
-        yield asked
-    finally:
-        if listening:
-            signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def reference_kernels() -> Iterator[None]:
-    """Inside, F.linear computes every product, or what QWENLAB_LINEAR names: kernels chosen by measuring differ in the
-    last bits, so the same seed wouldn't give the same weights twice."""
-    before = linear.forced() or ""
-    os.environ["QWENLAB_LINEAR"] = before or "linear"
-    linear.known.clear()
-    try:
-        yield
-    finally:
-        os.environ["QWENLAB_LINEAR"] = before
-        linear.known.clear()
 
 
 def csv(record: dict) -> str:
