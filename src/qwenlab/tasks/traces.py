@@ -130,13 +130,15 @@ def answer_rows(model, tokenizer, traces: Sequence[Trace], max_length: int, plai
     for trace in traces:
         try:
             [prompt] = problem_prompts(tokenizer, [trace.problem], plain=plain, thinking=bool(trace.thinking))
-            parts = [OPEN, "\n" + trace.thinking + "\n", CLOSE, "\n\n" + trace.content]
+            opened = opens_thinking(tokenizer, prompt)
+            thinking = [trace.thinking] if opened else [OPEN, "\n" + trace.thinking]
             if not trace.thinking:
                 parts = [trace.content]
-            elif opens_thinking(tokenizer, prompt):
-                parts[:2] = [trace.thinking + "\n"]
-            if not trace.content and not trace.finished:
-                parts = parts[:-2]  # cut off while it thought: nothing closed the block
+            elif not trace.content and not trace.finished:  # cut off while it thought
+                parts = thinking
+            else:
+                thinking[-1] += "\n"
+                parts = [*thinking, CLOSE, "\n\n" + trace.content]
             answer = [id for part in parts for id in part_ids(tokenizer, part)]
         except QwenlabError as problem:
             raise TraceError(f"trace {trace.problem.number}: {problem}") from None
