@@ -1,15 +1,36 @@
 """The errors that are the user's to mend: one line, naming the file, row or token and what was expected."""
 
+import errno
 import json
 from contextlib import suppress
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # the first bytes of what git stores instead of a file
+# Of these the name that was given is to blame; of others, a full disk among them, the machine.
+WRONG_PLACE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS}
+WRONG_PLACE |= {errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EEXIST, errno.ENOTEMPTY}
 
 
 class QwenlabError(ValueError):
-    """Base of qwenlab's own errors. Commands print its message as one line and exit with status 2."""
+    """Base of qwenlab's own errors. Commands print its message as one line and exit with `status`:
+    2 for wrong input, 1 for a failure that no other input would have prevented (see `failure`)."""
+
+    status = 2
+
+
+def failure(error: QwenlabError) -> QwenlabError:
+    """The error as a failure: commands exit with status 1."""
+    error.status = 1
+    return error
+
+
+def unwritable(path, problem: OSError, error: type[QwenlabError], advice: str = "") -> QwenlabError:
+    """The error to raise where `path` can't be written, in one line. A full disk is a failure,
+    a name that can't be written to is wrong input."""
+    reason = problem.strerror or str(problem)
+    found = error(f"{path}: can't be written ({reason}){advice}")
+    return found if problem.errno in WRONG_PLACE else failure(found)
 
 
 def read_json(path: Path, error: type[QwenlabError]) -> dict:
@@ -55,8 +76,28 @@ def json_value(text: str, place: str, error: type[QwenlabError]):
         raise error(f"{place}: not JSON ({problem})") from None
 
 
-def whole(value, name: str, least: int) -> int:
-    """`value` as an int. ValueError, by `name`, unless it is a whole number (numpy's too) from `least` on."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ValueError(f"{name} is {value!r}, expected a whole number of at least {least}")
+def whole(value, name: str, least: int, most: int | None = None) -> int:
+    """`value` as an int. ValueError, by `name`, unless it is a whole number (numpy's too) from `least` on,
+    up to `most` if that is given."""
+    right = isinstance(value, Integral) and not isinstance(value, bool) and value >= least
+    if not right or (most is not None and value > most):
+        bound = "" if most is None else f" and at most {most}"
+        raise ValueError(f"{name} is {value!r:.80}, expected a whole number of at least {least}{bound}")
     return int(value)
+
+
+def number(value, name: str, *, most: float, above: float = 0.0, least: float | None = None) -> None:
+    """ValueError, by `name`, unless `value` is a number above `above`, or from `least` on if that is given, and at
+    most `most`."""
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    fits = real and (value > above if least is None else value >= least) and value <= most
+    if not fits:
+        bound = f"above {above:g}" if least is None else f"of at least {least:g}"
+        raise ValueError(f"{name} is {value!r:.80}, expected a number {bound} and at most {most:g}")
+
+
+def flags(**options) -> None:
+    """ValueError, by name, unless every option is True or False."""
+    for name, value in options.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} is {value!r:.80}, expected True or False")

@@ -18,7 +18,7 @@ import torch
 from qwenlab.batching.generation import generate
 from qwenlab.bench.roofline import synchronise
 from qwenlab.bench.timing import Spread, alternate, in_columns, machine_name
-from qwenlab.errors import QwenlabError, whole
+from qwenlab.errors import QwenlabError, failure, whole
 
 STATUS = Path("/proc/self/status")
 GIB = 2**30
@@ -157,7 +157,8 @@ def in_a_process(case: tuple[str, int], common: dict) -> dict:
     run = subprocess.run([sys.executable, "-c", program, asked], capture_output=True, text=True)
     if run.returncode:
         said = run.stderr.strip().splitlines() or [f"status {run.returncode}"]
-        raise QwenlabError(f"{case[0]} at batch {case[1]}: {said[-1].removeprefix('qwenlab: ')}")
+        error = QwenlabError(f"{case[0]} at batch {case[1]}: {said[-1].removeprefix('qwenlab: ')}")
+        raise error if run.returncode == error.status else failure(error)
     return json.loads(run.stdout.splitlines()[-1])
 
 
@@ -216,4 +217,5 @@ def tell() -> None:
     try:
         print(json.dumps(work(**json.loads(sys.argv[1]))))
     except (ValueError, MemoryError, torch.OutOfMemoryError) as problem:
-        sys.exit(f"qwenlab: {' '.join(str(problem).split()) or type(problem).__name__}")
+        print("qwenlab:", " ".join(str(problem).split()) or type(problem).__name__, file=sys.stderr)
+        sys.exit(getattr(problem, "status", 2) if isinstance(problem, ValueError) else 1)

@@ -109,7 +109,8 @@ def choose_device(device) -> torch.device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(device)
-        torch.empty(0, device=device)  # a device that this torch or this machine lacks fails here, not midway
+        # A device that torch or the machine lacks fails here, not midway; so does one without numbers (meta).
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, TypeError) as problem:
         reason = str(problem).strip().partition("\n")[0]
         raise CheckpointError(f"device {str(device)!r} can't be used ({reason})") from None

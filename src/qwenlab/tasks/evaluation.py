@@ -18,9 +18,13 @@ from qwenlab.errors import whole
 from qwenlab.tasks.answering import answers, rows_that_fit
 from qwenlab.tasks.grading import extract_answer, grade
 from qwenlab.tasks.problems import Problem, opens_thinking, problem_prompts, problem_seeds
-from qwenlab.tasks.run_folder import RunFolder, write_whole
+from qwenlab.tasks.run_folder import FLAG, NUMBER, OPTIONAL_TEXT, TEXT, WHOLE, RunFolder, write_whole
 
 RECORDS, SUMMARY = "records.jsonl", "summary.json"
+FIELDS = {"id": TEXT, "number": WHOLE, "sample": WHOLE, "prompt": TEXT, "text": TEXT}
+FIELDS |= {"answer": OPTIONAL_TEXT, "gold": TEXT, "verdict": FLAG, "tokens": WHOLE}
+FIELDS |= {"finish_reason": TEXT, "seconds": NUMBER}
+MOST_ANSWERS = 10**7  # in a run: each has its place in memory from the start
 
 
 def evaluate(
@@ -64,15 +68,17 @@ def evaluate(
     limit = model.config.max_position_embeddings
     prompts = problem_prompts(tokenizer, problems, plain=plain, thinking=thinking, limit=limit)
     sampling = (max_new_tokens, None, temperature, top_k, top_p, 1.0, problem_seeds(problems, seed))
-    requests = make_requests(model, prompts, whole(samples, "samples", 1), *sampling)
+    samples = whole(samples, "samples", 1, MOST_ANSWERS // len(problems))
+    requests = make_requests(model, prompts, samples, *sampling)
     stats = Engine(model, 1, strategy=strategy).stats  # a wrong strategy is named before there is a folder
     rows = rows_that_fit(model, requests) if batch_size == "auto" else whole(batch_size, "batch_size", 1)
     settings = identity(model, problems) | {"samples": samples, "max_new_tokens": max_new_tokens, "seed": seed}
     settings |= {"temperature": temperature, "top_k": top_k, "top_p": top_p, "thinking": thinking, "plain": plain}
     ready = folder is None or isinstance(folder, RunFolder)
     with nullcontext(folder) if ready else RunFolder(folder, settings) as run:
-        done = {(record["number"], record["sample"]): record for record in (run.records(RECORDS) if run else [])}
-        missing = [r for r in requests if (numbers[r.index // samples], r.index % samples) not in done]
+        keys = [(numbers[r.index // samples], r.index % samples) for r in requests]
+        done = run.done(RECORDS, FIELDS, ("number", "sample"), keys) if run else {}
+        missing = [r for r, key in zip(requests, keys, strict=True) if key not in done]
         began, grading, right = perf_counter(), 0.0, sum(record["verdict"] for record in done.values())
         with tqdm(total=len(requests), initial=len(done), unit="answer", disable=not progress) as bar:
             for request in answers(model, missing, rows, strategy, samples, stats):
