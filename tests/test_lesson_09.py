@@ -1,4 +1,4 @@
-"""Lesson 09: what its text says is what happens, and every state of its widget is right."""
+"""Lesson 07: what its text says is what happens, and every state of its widget is right."""
 
 import itertools
 import random
@@ -17,7 +17,7 @@ from qwenlab import Engine, generate
 from qwenlab.exercises import run_lengths, seats
 from qwenlab.teach import exploring
 
-LESSON = "09-continuous-batching"
+LESSON = "07-continuous-batching"
 RUN_FIRST = ("load", "queue", "queue-picture", "look-continuous", "plain", "leak")
 
 

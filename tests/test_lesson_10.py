@@ -1,4 +1,4 @@
-"""Lesson 10: what its text says is what happens, and every state of its widget is right."""
+"""Lesson 08: what its text says is what happens, and every state of its widget is right."""
 
 import itertools
 import random
@@ -18,7 +18,7 @@ LENGTHS, COUNTS = [8, 64, 256, 1024], [1, 2, 4, 8, 16]
 
 @pytest.fixture(scope="module")
 def lesson():
-    return lesson_of_a_page("10-shared-prefix", until="hybrid")
+    return lesson_of_a_page("08-shared-prefix", until="hybrid")
 
 
 def verdicts(text):
@@ -162,6 +162,6 @@ def test_every_state_of_the_widget_shows_the_right_numbers_and_no_two_are_alike(
     shown = pictures(html)
     states = [{"answers": str(n), "prompt tokens": str(length)} for n, length in itertools.product(COUNTS, LENGTHS)]
     assert len(shown) == len(states) and len(html) < 200_000  # equal pictures would be stored once
-    (right,) = EXPECTED["10-shared-prefix"]
+    (right,) = EXPECTED["08-shared-prefix"]
     for state, (_, tables) in zip(states, shown, strict=True):
         assert wrong_cells(tables, right(state)) == [], state

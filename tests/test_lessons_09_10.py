@@ -1,4 +1,4 @@
-"""What lessons 05 and 06 say must be what happens, and every state of their widgets shows the right numbers."""
+"""What lessons 09 and 10 say must be what happens, and every state of their widgets shows the right numbers."""
 
 import itertools
 import re
@@ -15,19 +15,19 @@ CURES = ["keys", "window", "decay", "beta", "positions"]
 
 @pytest.fixture(scope="module")
 def memory():
-    return Lesson("05-linear-attention", until="words")
+    return Lesson("09-linear-attention", until="words")
 
 
 @pytest.fixture(scope="module")
 def hiding():
-    return Lesson("06-hiding-padding", until="mended")
+    return Lesson("10-hiding-padding", until="mended")
 
 
 def numbers(pattern, text):
     return [float(found.replace(",", "")) for found in re.findall(pattern, text)]
 
 
-def test_05_a_cache_grows_and_a_table_does_not(memory, capsys):
+def test_09_a_cache_grows_and_a_table_does_not(memory, capsys):
     said = memory.say("growing", capsys)
     held = numbers(r"tokens: +([\d,]+) bytes", said)
     assert [(b - 8) / (a - 8) for a, b in itertools.pairwise(held)] == [16, 4, 4, 4]  # 8 bytes are its length
@@ -38,14 +38,14 @@ def test_05_a_cache_grows_and_a_table_does_not(memory, capsys):
     assert layers[0]["memory"].numel() == 4 * 32 * 32 and layers[3]["keys"].shape[2] == 500
 
 
-def test_05_published_sizes_are_those_of_the_model_cards(memory, capsys):
+def test_09_published_sizes_are_those_of_the_model_cards(memory, capsys):
     said = memory.say("published", capsys)
     assert numbers(r"token more: ([\d,]+)", said) == [114_688, 12_288]
     counts = [memory.names["parameters"](config) for config in memory.names["PUBLISHED"].values()]
     assert counts == [596_049_920, 752_393_024]
 
 
-def test_05_the_plain_layer_and_the_plain_rule_are_the_library_s(memory, capsys):
+def test_09_the_plain_layer_and_the_plain_rule_are_the_library_s(memory, capsys):
     gaps = numbers(r"(\d\.\de-\d+)", memory.say("same-layer", capsys) + memory.say("library", capsys))
     assert len(gaps) == 9 + 6 and max(gaps) < 1e-5
     said = memory.say("words", capsys)
@@ -53,7 +53,7 @@ def test_05_the_plain_layer_and_the_plain_rule_are_the_library_s(memory, capsys)
     assert deltanet.delta_step.__module__ == deltanet.delta_chunks.__module__ == "qwenlab.model.deltanet"
 
 
-def test_05_where_the_table_loses(memory, capsys):
+def test_09_where_the_table_loses(memory, capsys):
     for cell in ("recall", "time-prefill"):
         source = memory.sources[cell]
         exec(source[: source.index("\nfor name")] if cell == "recall" else source, memory.names)
@@ -80,7 +80,7 @@ def test_05_where_the_table_loses(memory, capsys):
         ((("q @ S  # 4", "k @ S"),), True, ["0", "0.90", "0"]),
     ],
 )
-def test_05_breaking_shows_what_the_text_says(memory, capsys, change, gap, ann):
+def test_09_breaking_shows_what_the_text_says(memory, capsys, change, gap, ann):
     sources = dict(memory.sources)
     try:
         memory.sources["break-me"] = sources["break-me"].replace("\nheatmap(", "\nshown = heatmap(") + "\nprint(shown)"
@@ -97,31 +97,31 @@ def gaps(text):
     return {(int(turn), int(row)): [float(x) for x in rest] for turn, row, *rest in found}
 
 
-def test_06_zeroing_is_right_for_one_turn_and_wrong_for_two(hiding, capsys):
+def test_10_zeroing_is_right_for_one_turn_and_wrong_for_two(hiding, capsys):
     found = gaps(hiding.say("naive", capsys))
     wrong = found.pop((2, 0))
     assert min(wrong) > 1e-3 and max(max(rest) for rest in found.values()) < 1e-5 and len(found) == 3
 
 
-def test_06_the_words_after_the_sum_are_lost(hiding, capsys):
+def test_10_the_words_after_the_sum_are_lost(hiding, capsys):
     """What stood in the second turn is known, what stood in the first is not; alone and mended, both are."""
     said = hiding.say("naive-words", capsys)
     assert re.findall("same words|OTHER WORDS", said) == ["OTHER WORDS", "same words"]
     assert re.findall(r"(\d+)⏎", said)[0] == "44" and said.count("boxed{25}") == said.count("boxed{51}") == 1
 
 
-def test_06_a_zeroed_pad_fades_writes_and_fills_the_window(hiding):
+def test_10_a_zeroed_pad_fades_writes_and_fills_the_window(hiding):
     decay, beta, value, left = hiding.names["inside"](6)
     assert (decay < 1).all() and (beta == 0.5).all() and (value[:3] > 0).all() and (value[3:] == 0).all()
     assert left[-1] < left[0] and left[-1] < 1
 
 
-def test_06_with_all_cures_each_row_is_as_alone(hiding, capsys):
+def test_10_with_all_cures_each_row_is_as_alone(hiding, capsys):
     said = hiding.say("mended", capsys)
     assert max(max(rest) for rest in gaps(said).values()) < 1e-5 and said.count("same words") == 2
 
 
-def test_06_each_cure_is_needed(hiding, capsys):
+def test_10_each_cure_is_needed(hiding, capsys):
     said = hiding.say("leave-one-out", capsys)
     found = dict(re.findall(r"without (\w+) .*logits (\S+),", said))
     assert float(found.pop("nothing")) < 1e-5 and list(found) == CURES
@@ -132,7 +132,7 @@ def test_06_each_cure_is_needed(hiding, capsys):
     assert [a > b for a, b in zip(columns, own, strict=True)] == [False, True, True, True]
 
 
-def test_06_the_library_takes_three_ragged_turns_and_moves_no_bit(hiding, capsys):
+def test_10_the_library_takes_three_ragged_turns_and_moves_no_bit(hiding, capsys):
     exec(hiding.sources["library"], hiding.names)
     said = capsys.readouterr().out
     assert len(numbers(r"at most (\S+) from alone", said)) == 3
@@ -144,7 +144,7 @@ def test_06_the_library_takes_three_ragged_turns_and_moves_no_bit(hiding, capsys
 
 
 @pytest.mark.parametrize("cure", ["decay", "beta", "window"])
-def test_06_breaking_shows_what_the_text_says(hiding, capsys, cure):
+def test_10_breaking_shows_what_the_text_says(hiding, capsys, cure):
     without = (
         '"decay", "beta", "window"}',
         ", ".join(f'"{c}"' for c in ("decay", "beta", "window") if c != cure) + "}",
@@ -157,12 +157,12 @@ def test_06_breaking_shows_what_the_text_says(hiding, capsys, cure):
     assert max(wrong) > 1e-4 and max(max(rest) for rest in found.values()) < 1e-5
 
 
-def test_06_as_it_stands_nothing_is_broken(hiding, capsys):
+def test_10_as_it_stands_nothing_is_broken(hiding, capsys):
     assert max(max(rest) for rest in gaps(hiding.say("break-me", capsys)).values()) < 1e-5
 
 
 @pytest.mark.parametrize(
-    ("name", "last"), [("05-linear-attention", "explore-table"), ("06-hiding-padding", "explore-pads")]
+    ("name", "last"), [("09-linear-attention", "explore-table"), ("10-hiding-padding", "explore-pads")]
 )
 def test_every_state_of_the_widgets_shows_the_right_numbers_and_no_two_are_alike(name, last, monkeypatch):
     monkeypatch.setenv("QWENLAB_PAGE", "1")

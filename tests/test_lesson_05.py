@@ -1,4 +1,4 @@
-"""Lesson 07: what its text says is what happens, and every state of its widget is right."""
+"""Lesson 05: what its text says is what happens, and every state of its widget is right."""
 
 import re
 
@@ -12,7 +12,7 @@ from qwenlab.teach import exploring
 @pytest.fixture(scope="module")
 def lesson():
     """The source of each cell by id, and a namespace in which the first half has run."""
-    sources = code_cells("07-batched-generation")
+    sources = code_cells("05-batched-generation")
     names = {}
     for name in ("load", "alone", "dropped", "dropped-picture", "look-timelines", "plain", "one-stream"):
         exec(sources[name], names)
@@ -98,7 +98,7 @@ def test_every_state_of_the_widget_shows_what_the_model_says(lesson, monkeypatch
     steps = max(len(ids) + 1 for ids in names["alone"])
     assert len(shown) == 2 * steps <= 60 and len(html) < 300_000  # equal pictures would be stored once
     states = [{"step": str(step), "mask": mask} for step in range(steps) for mask in ("kept", "dropped")]
-    (right,) = EXPECTED["07-batched-generation"]
+    (right,) = EXPECTED["05-batched-generation"]
     for state, (picture, tables) in zip(states, shown, strict=True):
         assert wrong_cells(tables, right(state)) == [], state
         assert picture.figcaption.text == f"step {state['step']}, mask {state['mask']}"

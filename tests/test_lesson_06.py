@@ -1,4 +1,4 @@
-"""Lesson 08: what its text says is what happens, and every state of its widget is right."""
+"""Lesson 06: what its text says is what happens, and every state of its widget is right."""
 
 import itertools
 import random
@@ -15,7 +15,7 @@ from qwenlab.exercises.counting import row_steps
 from qwenlab.exercises.leaving import scatter_back, survivors
 from qwenlab.teach.checking import EXERCISES
 
-NAME = "08-early-stop"
+NAME = "06-early-stop"
 
 
 @pytest.fixture(scope="module")
