@@ -151,6 +151,16 @@ def test_every_page_is_quiet_fits_and_is_readable(chromium, address, width, them
             assert page.evaluate(UNREADABLE) == [], f"{name}, {theme}"
 
 
+@pytest.mark.parametrize("scripts", [True, False])
+def test_an_old_address_leads_to_the_new_page(chromium, address, scripts):
+    """With scripts to the section too."""
+    section = "#exercises" if scripts else ""
+    with Watch(chromium, address, scripts=scripts) as watch:
+        watch.page.goto(f"{address}notebooks/05-linear-attention.html{section}")
+        watch.page.wait_for_url(f"{address}notebooks/09-linear-attention.html{section}")
+        assert watch.errors == [] and watch.outside == []
+
+
 def widgets(page):
     found = page.locator(".qwl-explore").all()
     assert found, "the lesson has no widget"

@@ -191,3 +191,81 @@ def test_helpers_that_published_templates_use():
     ).render
     assert render([USER]) == '01{"a": "<é>"}4True'
     assert render([USER], thinking=False).endswith("False")
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}{% generation %}{{ m.content }} a {% endgeneration %}\n{% endfor %}",
+        "{%- set x = 1 %}{%- generation -%} {% set x = 2 %}{{ x }} {%- endgeneration -%} {{ x }}",
+        "{% for m in messages %}{% if m.role == 'user' %}{% generation %}{{ loop.index }}{% endgeneration %}{% endif %}"
+        "{% for n in range(3) %}{% if n == 1 %}{% continue %}{% endif %}{{ n }}{{ loop.last }}{% endfor %}{% endfor %}",
+        "{% macro m(x) %}{% generation %}{{ x ~ 'y' }}{% endgeneration %}{% endmacro %}{{ m(messages | length) }}",
+        "{% for x in [[1, [2]], 3] recursive %}{{ loop(x) if x is iterable else x ~ loop.depth }}{% endfor %}",
+        "{% for k, v in {'a': 1}.items() %}{{ loop.length }}{{ loop.revindex }}{{ k }}{{ v }}{% else %}-{% endfor %}",
+        "{% for m in messages if m.role == 'tool' %}x{% else %}none{% endfor %}{{ 'ab' * 2 + 'c' * -1 }}{{ 2 ** -1 }}",
+        "{% filter upper %}a{{ 1 ~ 'b' }}{% endfilter %}{{ namespace(function=1, context=2).context }}{{ '%d' % 3 }}",
+    ],
+)
+def test_a_template_writes_what_transformers_has_it_write(template):
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    messages = [USER, ANSWER, USER]
+    (expected,), _ = render_jinja_template([messages], chat_template=template, add_generation_prompt=True)
+    assert ChatTemplate(template).render(messages) == expected
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["x{% break %}", "{% if messages %}{% continue %}{% endif %}", "{% generation %}", "{{ " + "(" * 10_000],
+)
+def test_a_template_that_is_none_is_refused_when_it_is_read(template):
+    with pytest.raises(ChatTemplateError, match=r"^t\.jinja: not a Jinja template \(") as caught:
+        ChatTemplate(template, "t.jinja")
+    assert "\n" not in str(caught.value)
+
+
+DOUBLED = "{%% set ns = namespace(x='xxxx') %%}{%% for i in range(99) %%}%s{%% endfor %%}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
+        "{% for x in [[[[1] * 99] * 99] * 99] * 99 recursive %}{{ loop(x) if x is iterable }}{% endfor %}",
+        DOUBLED % "{% set ns.x = ns.x + ns.x %}",
+        DOUBLED % "{% set ns.x = [ns.x ~ ns.x][0] %}",
+        DOUBLED % "{% set ns.x = [ns.x, ns.x] | join %}",
+        DOUBLED % "{% set ns.x = ''.join([ns.x, ns.x]) %}",
+        DOUBLED % "{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}",
+        "{{ 'a' * 10 ** 12 }}",
+        "{{ 9 ** (9 ** 9) }}",
+    ],
+)
+def test_a_template_without_end_is_stopped(template):
+    compiled = ChatTemplate(template, "t.jinja")
+    with pytest.raises(ChatTemplateError, match=r"^t\.jinja: the template loops without end or writes too much$"):
+        compiled.render([USER])
+
+
+def test_each_rendering_has_an_allowance_of_its_own():
+    half = ChatTemplate("{% for a in range(6) %}{% for b in range(90000) %}{% endfor %}{% endfor %}done")
+    assert [half.render([USER]) for _ in range(3)] == ["done"] * 3
+
+
+def test_a_long_conversation_is_no_loop_without_end():
+    for template in [SMALL.template] + ([ChatTemplate.from_folder(QWEN3)] if QWEN3 else []):
+        long = {"role": "user", "content": "ab " * 100_000}
+        assert template.render([long]).count("ab ") == 100_000
+        many = [USER, {"role": "tool", "content": ""}] * 2000
+        assert template.render(many).count("2+2?") == 2000
+
+
+def test_a_list_of_templates_with_odd_names_is_refused(tmp_path):
+    for entry in ({"name": ["default"], "template": "D"}, {"template": "D"}, {"name": None}, "D", None):
+        write_small_tokenizer(tmp_path, template=[{"name": "default", "template": "D"}, entry])
+        with pytest.raises(
+            ChatTemplateError, match=r"tokenizer_config\.json: chat_template\[1\] has no name, expected"
+        ):
+            Tokenizer.from_folder(tmp_path)

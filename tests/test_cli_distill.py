@@ -172,6 +172,9 @@ GOOD = json.dumps({"problem": "1+1?", "message_content": "2"}) + "\n"
         (GOOD * 9, ["--max-length", 4], "none of 9 traces has a token of its answer within 4 tokens"),
         (GOOD * 9, [], "9 traces are of use, expected more than the 64 that are held out"),
         (GOOD * 9, ["--held-out", 2, "--batch-size", 0], "batch_size is 0, expected a whole number of at least 1"),
+        (GOOD * 9, ["--held-out", 2, "--epochs", "1e300"], "epochs is 1e+300, expected a number above 0"),
+        (GOOD * 9, ["--held-out", 2, "--lr", "nan"], "lr is nan, expected a number above 0"),
+        (GOOD.replace("}", ', "instruction": 5}'), [], "t.jsonl line 1: instruction is 5, expected text"),
         (GOOD * 9, ["--held-out", 2, "--teacher", "tiny"], "a teacher's logits need the student's vocabulary: id "),
         (GOOD * 9, ["--held-out", 2, "--teacher", "nobody"], "no checkpoint 'nobody'"),
         (GOOD * 9, ["--data", "t.txt"], "t.txt: expected a .json or .jsonl file"),
@@ -187,6 +190,27 @@ def test_wrong_input_is_one_line_and_nothing_is_written(run, model, tmp_path, te
     said = [line for line in err.splitlines() if "traces" not in line.partition(" on cpu")[2]]
     assert (code, out) == (2, "") and len(said) == 1 and message in said[0] and "Traceback" not in err
     assert not (tmp_path / "d").exists() and [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--temperature", -1],
+        ["--temperature", "inf"],
+        ["--top-p", 2],
+        ["--max-new-tokens", -1],
+        ["--slots", 0],
+        ["--seed", -1],
+        ["--limit", 0],
+    ],
+)
+def test_wrong_options_of_traces_leave_nothing_so_that_the_right_ones_go_on(run, tmp_path, options):
+    given = ["traces", "--model", "tiny", "--data", "tiny-train", "--limit", 2, "--output", "t", "--temperature", 0]
+    code, out, err = run(*given, *options)
+    assert (code, out) == (2, "") and f"{options[0][2:].replace('-', '_')} " in err.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+    if options[0] == "--slots":
+        assert run(*given, "--max-new-tokens", 128)[0] == 0
 
 
 def test_another_run_s_folder_is_refused(run, data, model, whole):

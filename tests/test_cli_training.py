@@ -92,6 +92,10 @@ def test_wrong_data_is_named_by_line(tmp_path, capsys, name):
         (["--data", "tiny-train", "--num-rollouts", "1"], "num_rollouts is 1"),
         (["--data", "tiny-train", "--steps", "x"], "'--steps'"),
         (["--data", "tiny-train", "--threads", "0"], "--threads is 0"),
+        (["--data", "tiny-train", "--threads", "100000"], "--threads is 100000"),
+        (["--data", "tiny-train", "--kl", "nan"], "kl is nan"),
+        (["--data", "tiny-train", "--temperature", "1e300"], "temperature is 1e+300"),
+        (["--data", "tiny-train", "--device", "meta"], "device 'meta' can't be used"),
         (["--data", "tiny-train", "--limit", "0"], "limit is 0"),
     ],
 )

@@ -4,9 +4,11 @@ import dataclasses
 import json
 
 import pytest
+import torch
 from helpers import HYBRID, SHAPE
 
 from qwenlab.model.config import Config, ConfigError
+from qwenlab.model.model import Model
 
 
 def test_both_places_of_rope_theta():
@@ -47,9 +49,18 @@ def test_one_stop_id_or_several():
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         ({"attention_bias": True}, "attention_bias True is not supported"),
         ({"use_sliding_window": True}, "use_sliding_window True"),
-        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type 'yarn' is not supported"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_scaling of rope_type 'yarn' is not supported"),
         ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}, "rope_type 'linear'"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types 'sliding_attention'"),
+        ({"layer_types": ["full_attention", None, "full_attention"]}, "layer_types None is not supported"),
+        ({"num_hidden_layers": 10**5}, "num_hidden_layers is 100000, expected at most 1000"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, expected at most 1000"),
+        ({"hidden_size": 10**30}, r"hidden_size is above 10\^29, expected at most"),
+        ({"vocab_size": 10**5000}, r"vocab_size is above 10\^4998, expected at most"),
+        ({"num_attention_heads": 2**20}, r"num_attention_heads times head_dim is 33554432, expected at most"),
+        ({"max_position_embeddings": 10**30}, r"max_position_embeddings is above 10\^29, expected at most"),
+        ({"eos_token_id": [-1]}, "eos_token_id holds -1, expected whole numbers of at least 0"),
+        ({"eos_token_id": 10**30}, "eos_token_id holds 1000"),
     ],
 )
 def test_refused_by_name(changes, message):
@@ -135,3 +146,53 @@ def test_files_are_named(tmp_path):
         Config.from_folder(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({**SHAPE, "unknown": 1}))
     assert Config.from_folder(tmp_path).vocab_size == SHAPE["vocab_size"]
+
+
+ROPE = {"rope_theta": 1e4, "partial_rotary_factor": 0.5}
+
+
+@pytest.mark.parametrize("shape", [SHAPE, HYBRID], ids=["dense", "hybrid"])
+@pytest.mark.parametrize("scaled", [{"rope_type": "yarn", "factor": 4.0}, {"type": "dynamic"}, {"rope_type": "mrope"}])
+def test_a_rope_that_is_not_computed_is_refused_wherever_it_stands(shape, scaled):
+    rope_type = next(iter(scaled.values()))
+    for places in (
+        {"rope_scaling": scaled, "rope_parameters": {**ROPE, "rope_type": "default"}},
+        {"rope_scaling": scaled, "rope_parameters": None},
+        {"rope_scaling": None, "rope_parameters": {**ROPE, **scaled}},
+        {"rope_scaling": {"rope_type": "default"}, "rope_parameters": {**ROPE, **scaled}},
+    ):
+        with pytest.raises(ConfigError, match=f"of rope_type '{rope_type}' is not supported for model_type"):
+            Config.from_dict({**shape, **places})
+    with pytest.raises(ConfigError, match="rope_parameters with settings of its own for 'full_attention'"):
+        Config.from_dict({**shape, "rope_parameters": {"full_attention": {**ROPE, **scaled}}})
+
+
+@pytest.mark.parametrize("kind", ["Qwen3Config", "Qwen3_5TextConfig"])
+def test_the_place_that_sets_rope_is_that_of_transformers(kind):
+    import transformers
+
+    shape = {**(SHAPE if kind == "Qwen3Config" else HYBRID), "rope_theta": 7e3, "rope_parameters": None}
+    for places in (
+        {"rope_parameters": {**ROPE, "rope_theta": 5e6}},
+        {"rope_parameters": {**ROPE, "rope_theta": 5e6}, "rope_scaling": {"rope_type": "default", "rope_theta": 9e5}},
+        {"rope_parameters": {**ROPE, "rope_theta": 5e6}, "rope_scaling": {"rope_type": "default"}},
+        {"rope_scaling": {"type": "default", "partial_rotary_factor": 1.0}},
+        {"partial_rotary_factor": 0.5},
+        {},
+    ):
+        theirs = getattr(transformers, kind)(**json.loads(json.dumps({**shape, **places}))).rope_parameters
+        ours = Config.from_dict({**shape, **places})
+        assert ours.rope_theta == theirs["rope_theta"], places
+        if kind != "Qwen3Config":
+            assert ours.partial_rotary_factor == theirs["partial_rotary_factor"], places
+
+
+def test_the_largest_sizes_are_those_of_a_model_that_can_be_laid_out():
+    """On the meta device: no size that the config accepts overflows PyTorch's."""
+    most = 2**24
+    heads = {"num_attention_heads": 4, "head_dim": most // 4, "num_key_value_heads": 4}
+    linear = {"linear_key_head_dim": most // 2, "linear_value_head_dim": most // 4, "linear_conv_kernel_dim": most}
+    sizes = {"vocab_size": most, "hidden_size": most, "intermediate_size": most, "max_position_embeddings": 2**31 - 1}
+    with torch.device("meta"):
+        model = Model(Config.from_dict({**HYBRID, **heads, **linear, **sizes}))
+    assert model.model.embed_tokens.weight.shape == (most, most)

@@ -209,10 +209,11 @@ class App:
 
     def __init__(self, cache):
         self.events, self.outdir = {}, cache.parent / "html"
-        self.config = type("Config", (), {"nb_execution_cache_path": str(cache)})
+        self.config = type("Config", (), {"nb_execution_cache_path": str(cache), "qwenlab_moved": {}})
+        self.builder = type("Builder", (), {"format": "html"})
 
     def connect(self, event, callback, priority=500):
-        self.events[event] = callback
+        self.events.setdefault(event, []).append(callback)
 
     def add_config_value(self, *_):
         pass
@@ -223,8 +224,17 @@ def test_the_extension_marks_a_build_and_only_that(monkeypatch, tmp_path):
     app = App(tmp_path / "cache")
     assert sphinx_page.setup(app)["parallel_read_safe"]
     assert os.environ["QWENLAB_PAGE"] == "1"
-    app.events["build-finished"](app, None)
+    for callback in app.events["build-finished"]:
+        callback(app, None)
     assert "QWENLAB_PAGE" not in os.environ
+
+
+def test_a_page_at_an_old_address_leads_to_the_new_one(tmp_path):
+    app = App(tmp_path / "cache")
+    app.config.qwenlab_moved = {"notebooks/05-old": "notebooks/09-new", "old": "book/new"}
+    sphinx_page.write_moved(app, None)
+    assert 'href="09-new.html"' in (app.outdir / "notebooks" / "05-old.html").read_text()
+    assert 'href="book/new.html"' in (app.outdir / "old.html").read_text()
 
 
 def test_executed_cells_are_kept_until_the_library_changes(monkeypatch, tmp_path):

@@ -19,8 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qwenlab.tasks import extract_answer, grade, symbolic
-from qwenlab.tasks.comparing import refused
+from qwenlab.tasks.notation import refused
 from qwenlab.tasks.symbolic import WORKER, GradingError, Worker
+
+# prediction, gold, right, kind
+PAIRS = Path(__file__).with_name("grading_pairs.tsv")
 
 RESPONSES = [
     (r"\boxed 2", "2", True),
@@ -197,6 +200,23 @@ def test_what_needs_mathematics(answer, gold, right):
     assert grade(answer, gold) is right and grade(gold, answer) is right
 
 
+def pairs_by_kind() -> dict[str, list[list[str]]]:
+    rows = [row.split("\t") for row in PAIRS.read_text(encoding="utf-8").splitlines()[1:]]
+    rows.sort(key=lambda row: row[3])
+    return {kind: list(group) for kind, group in itertools.groupby(rows, key=lambda row: row[3])}
+
+
+@pytest.mark.parametrize(("kind", "rows"), pairs_by_kind().items(), ids=list(pairs_by_kind()))
+def test_pairs_of_each_kind(kind, rows):
+    wrong = []
+    for prediction, gold, right, _ in rows:
+        answer = extract_answer(prediction) if "without a box" in kind else prediction
+        if not grade(answer, gold) is grade(gold, answer) is (right == "yes"):
+            wrong.append((prediction, gold, right))
+    assert wrong == []
+    assert len(rows) >= 5 and {row[2] for row in rows} == {"yes", "no"}
+
+
 @pytest.mark.parametrize("junk", JUNK, ids=lambda junk: repr(junk)[:20])
 def test_junk_is_wrong_at_once(junk):
     right, seconds = timed(junk, "2")
@@ -298,6 +318,20 @@ def test_a_killed_worker_comes_back(worker, which):
     assert worker.equal("x+1", "2+x") is False
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGSTOP")
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_hung_worker_is_replaced(worker, which):
+    hung = family(worker.process.pid)
+    hung[which].send_signal(signal.SIGSTOP)
+    if which == 0:  # its parent restarts the child, so both must hang
+        hung[1].send_signal(signal.SIGSTOP)
+    started = time.perf_counter()
+    assert worker.equal("x+1", "1+x") is False
+    assert time.perf_counter() - started < 3
+    assert worker.equal("x+1", "1+x") is True
+    assert gone(hung)
+
+
 def test_memory_is_back_to_rest(worker):
     def held():
         return sum(process.memory_info().rss for process in family(worker.process.pid))
@@ -314,8 +348,8 @@ def test_memory_is_back_to_rest(worker):
 def test_a_child_that_has_grown_makes_room_for_another():
     program = symbolic.PROGRAM.read_text(encoding="utf-8").replace("100_000 *", "-1 *")
     run = subprocess.run(
-        [sys.executable, "-P", "-c", program, "1.0"],
-        input='["1","1+0"]\n["1","2+0"]\n["x","x"]\n',
+        [sys.executable, "-P", "-c", program],
+        input='[1.0, "1", "1+0"]\n[1.0, "1", "2+0"]\n[1.0, "x", "x"]\n',
         capture_output=True,
         text=True,
         timeout=60,
@@ -390,11 +424,11 @@ def test_a_worker_that_cannot_start_is_one_line(monkeypatch, tmp_path):
         worker.equal("x", "y")
     monkeypatch.undo()
 
-    (tmp_path / "math_verify.py").write_text("raise ImportError('no such thing')")
+    (tmp_path / "latex2sympy2_extended.py").write_text("raise ImportError('no such thing')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(GradingError, match=r"^grading needs math-verify, .* ImportError: no such thing$"):
+    with pytest.raises(GradingError, match=r"^grading needs math-verify's parser, .* ImportError: no such thing$"):
         worker.equal("x", "y")
-    (tmp_path / "math_verify.py").write_text("import os; os._exit(1)")
+    (tmp_path / "latex2sympy2_extended.py").write_text("import os; os._exit(1)")
     with pytest.raises(GradingError, match=r"its process ended at once$"):
         worker.equal("x", "y")
     assert worker.process is None

@@ -1,6 +1,7 @@
 """GRPO on models: sampling and training agree, a batch is cut at no cost, what is rewarded becomes likelier."""
 
 import random
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -238,6 +239,19 @@ def test_another_seed_samples_other_answers(problems):
         ({"temperature": 0}, "temperature is 0"),
         ({"lr": 0}, "lr is 0"),
         ({"minutes": 0}, "minutes is 0"),
+        ({"clip": 0}, "clip is 0, expected a number above 0"),
+        ({"clip": None}, "clip is None, expected a number above 0"),
+        ({"kl": -0.1}, "kl is -0.1, expected a number of at least 0 and at most 1000"),
+        ({"lr": 2}, "lr is 2, expected a number above 0 and at most 1"),
+        ({"temperature": 1e-9}, "temperature is 1e-09, expected a number above 0.001 and at most 1000"),
+        ({"steps": 10**12}, "steps is 1000000000000, expected a whole number of at least 1 and at most"),
+        ({"num_rollouts": 10**12}, "num_rollouts is 1000000000000, expected"),
+        ({"prompts_per_step": 10**12}, "prompts_per_step is 1000000000000, expected"),
+        ({"batch_size": 10**30}, "batch_size is 10000000000000000000000"),
+        ({"steps": 2.0}, "steps is 2.0, expected a whole number"),
+        ({"updates": True}, "updates is True, expected a whole number"),
+        ({"plain": "no"}, "plain is 'no', expected True or False"),
+        ({"thinking": None}, "thinking is None, expected True or False"),
         ({"averaging": "mean"}, "averaging is 'mean', expected one of token, sequence, fixed"),
     ],
 )
@@ -256,9 +270,9 @@ def test_a_model_or_problems_that_can_not_be_trained_on(base, problems, tmp_path
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", ["lr", "clip_ratio", "kl", "temperature"])
-@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["lr", "clip_ratio", "clip", "kl", "temperature", "minutes"])
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), 1e300, True, "0.5"])
 def test_options_that_would_spoil_the_weights_are_refused(base, problems, tmp_path, name, value):
-    with pytest.raises(ValueError, match=f"{name} is {value}"):
+    with pytest.raises(ValueError, match=re.escape(f"{name} is {value!r}, expected a number ")):
         grpo(*base, problems, **{"steps": 1, "lr": 1e-3, "folder": tmp_path / "run"} | {name: value})
     assert not (tmp_path / "run").exists()

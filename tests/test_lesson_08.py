@@ -5,105 +5,117 @@ import random
 import re
 
 import pytest
-import torch
-from helpers import count, random_prompts
+from helpers import count
 from lesson_cells import lesson_of_a_page, pictures
 from widget_numbers import EXPECTED, wrong_cells
 
 import qwenlab
-from qwenlab.exercises.counting import row_steps
-from qwenlab.exercises.leaving import scatter_back, survivors
-from qwenlab.teach.checking import EXERCISES
+from qwenlab.exercises.beginnings import common_prefix, repeat_rows
+from qwenlab.exercises.prefill_costs import prefill_tokens
 
-NAME = "08-early-stop"
+LENGTHS, COUNTS = [8, 64, 256, 1024], [1, 2, 4, 8, 16]
 
 
 @pytest.fixture(scope="module")
 def lesson():
-    """The lesson up to its measurements, every state of its widget drawn."""
-    return lesson_of_a_page(NAME, until="hybrid")
+    return lesson_of_a_page("08-shared-prefix", until="hybrid")
 
 
 def verdicts(text):
     return "".join("-" if word == "DIFFERENT" else "=" for word in re.findall(r"same as alone|DIFFERENT", text))
 
 
-# --- the failing case, as designed ---
+def first_tokens(text):
+    return re.search(r"first tokens: (.+)", text)[1].split(", ")
 
 
-def test_a_ends_at_step_3_and_c_at_4_and_the_others_later(lesson, capsys):
-    ends = [len(ids) for ids in lesson.names["alone"]]
-    assert (ends[0], ends[2]) == (3, 4) and 4 < ends[1] < ends[3] < lesson.names["MOST"]
-    assert [request.finish_reason for request in lesson.names["static"]] == ["stop"] * 4
-    wasted = sum(ends[3] - end for end in ends)
-    assert lesson.names["static"].stats.row_steps == {"real": sum(ends) + 4, "wasted": wasted, "idle": 0}
-    said = lesson.say("static-counts", capsys)
-    assert "A is done at step 3\n" in said and "C is done at step 4\n" in said and f"'wasted': {wasted}" in said
+def numbers(pattern, text):
+    return [float(found.replace(",", "")) for found in re.findall(pattern, text)]
 
 
-def test_written_by_place_words_land_in_the_wrong_answer(lesson, capsys):
-    assert verdicts(lesson.say("by-place", capsys)) == "----"
-    (a, b, c, d), wrong = lesson.names["alone"], lesson.names["wrong"]
-    # A leaves after its step 3: from then on B's words are at place 0, C's at 1, D's at 2.
-    assert wrong[0][: len(a) + 1] == [*a, b[4]]  # at step 4
-    assert wrong[1][:4] == b[:4] and wrong[1][4] == d[5]  # C says its stop id at place 1, then D moves up
-    assert wrong[2] == [*c[:4], d[4]] and wrong[3] == d[:4]
-    assert sorted(itertools.chain(*wrong)) == sorted([*a, *b, *c, *d])  # nothing is lost, all is misplaced
+def test_a_long_prompt_is_read_once_in_place_of_eight_times(lesson, capsys):
+    size = len(lesson.names["few_shot"])
+    assert 800 < size < 1200
+    assert lesson.names["apart"].stats.prefill_tokens == 8 * size
+    assert lesson.names["shared"].stats.prefill_tokens == size - 1 + 8
+    said = lesson.say("same-numbers", capsys)
+    assert max(numbers(r"(\d\.?\d*e[+-]\d+)", said)) < 1e-4
 
 
-def test_the_library_moves_a_row_into_the_free_slot(lesson):
-    early = lesson.names["early"]
-    assert early.token_ids == lesson.names["alone"] and early.stats.row_steps["wasted"] == 0
-    slot_0 = [event.request for event in early.stats.events if event.slot == 0]
-    assert slot_0 == [0] * 4 + [3] * 13
-    assert len(early.stats.steps) == len(lesson.names["static"].stats.steps)
+def test_the_examples_of_the_long_prompt_are_solved_rightly(lesson):
+    names = lesson.names
+    text = names["tokenizer"].decode(names["few_shot"])
+    problems = names["arithmetic_problems"](names["EXAMPLES"], seed=1)
+    asked = [problem for problem in problems if f"user\n{problem.question}<" in text]
+    assert len(asked) >= 15 and text.rstrip().endswith("assistant")
+    assert re.findall(r"\\boxed{(\d+)}", text) == [problem.answer for problem in asked]
+    assert "think>" not in text and names["QUESTION"] in text
 
 
-# --- the mended loop ---
+def test_the_first_token_drawn_once_is_everybody_s_first_token(lesson, capsys):
+    assert verdicts(lesson.say("first-token-once", capsys)) == "=-------"
+    assert len(first_tokens(lesson.say("first-token-once", capsys))) == 1
+    assert len(first_tokens(lesson.say("plain", capsys))) >= 3
 
 
-def test_the_plain_loop_is_right_on_both_models(lesson, capsys):
-    assert verdicts(lesson.say("plain", capsys)) == "===="
-    assert verdicts(lesson.say("hybrid", capsys)) == "===="
+def test_logits_without_the_state_give_right_first_tokens_only(lesson, capsys):
+    said = lesson.say("logits-only", capsys)
+    assert verdicts(said) == "--------"
+    answers = re.findall(r"^\d  DIFFERENT +(.)", said, re.M)
+    assert answers == [lesson.names["text"](ids[:1]) for ids in lesson.names["each"]]
 
 
-def test_the_plain_loop_equals_each_row_alone_for_random_prompts(model, lesson):
-    rng = random.Random(8)
-    early_stop, most = lesson.names["early_stop"], lesson.names["MOST"]
-    for _ in range(count(4, 40)):
-        prompts = random_prompts(rng, rng.randint(1, 6), 20)
-        alone = [qwenlab.generate(model, [p], max_new_tokens=most).token_ids[0] for p in prompts]
-        assert early_stop(model, prompts) == alone
+def test_read_once_each_answer_is_as_alone(lesson, capsys):
+    assert verdicts(lesson.say("plain", capsys)) == "========"
+    size = len(lesson.names["prompt"])
+    assert numbers(r"(\d+) tokens read", lesson.say("library", capsys)) == [size - 1 + 8, 8 * size]
 
 
-def test_every_tensor_of_the_state_shrinks_and_what_stays_is_bit_equal(lesson):
-    before, after, kept = (lesson.names[name] for name in ("before", "after", "KEPT"))
-    assert kept == [1, 3] and after.lengths.tolist() == before.lengths[kept].tolist()
-    names = set()
-    for old, new in zip(before.layers, after.layers, strict=True):
-        names |= set(new)
-        for name, tensor in new.items():
-            assert len(tensor) == 2 and all(torch.equal(tensor[i], old[name][row]) for i, row in enumerate(kept))
-    assert names == {"window", "memory", "keys", "values"} and 2 * after.nbytes == before.nbytes
+def test_the_stories_are_answered_rightly_and_share_their_beginning(lesson, capsys):
+    said = lesson.say("plain-different", capsys)
+    assert re.findall(r"boxed{(\d+)}", said) == ["28", "32", "45", "25"] and "prompt 0 is empty" in said
+    lengths = [len(ids) for ids in lesson.names["stories"]]
+    apart, _, shared = prefill_tokens(lengths, lesson.names["common"], 1)
+    two = prefill_tokens(lengths, lesson.names["common"], 2)[2]
+    said = lesson.say("library-different", capsys)
+    assert numbers(r": (\d+) tokens read", said) == [apart, shared, two] and shared < apart
 
 
-def test_memories_kept_by_place_change_the_words(lesson, capsys):
-    said = lesson.say("memory-by-place", capsys)
-    right, wrong = (re.findall(rf"{label} +(.+)", said) for label in ("all selected", "memories by place"))
-    assert len(right) == len(wrong) == 2 and all(a != b for a, b in zip(right, wrong, strict=True))
+def test_the_common_text_ends_in_a_token_of_neither(lesson, capsys):
+    said = lesson.say("border", capsys)
+    first, second, common, parts = (line[21:].split(" | ") for line in said.splitlines()[:4])
+    assert common[-1] not in first + second and common[:-1] == first[:-1] == second[:-1]
+    assert "".join(parts) == "".join(first) and parts != first
+    assert numbers(r"differ by (\d+\.\d+)", said)[0] > 0.1
+
+
+def test_a_cache_can_be_cut_and_a_memory_cannot(lesson, capsys):
+    assert re.findall("right|WRONG", lesson.say("hybrid", capsys)) == ["right", "right", "right", "WRONG"]
+
+
+def test_where_it_loses(lesson, capsys):
+    said = lesson.say("loses-rests", capsys, ("REPEATS", "1"))
+    rests, short = 60, 4
+    assert numbers(r"(\d+) tokens", said) == [8 * (short + rests), short + 8 * rests]
+    assert numbers(r"(\d+) steps", said) == [1, 2]
+    held, one = numbers(r"(?:hold|takes) ([\d.]+) MB", lesson.say("loses-memory-count", capsys))[:2]
+    assert held == pytest.approx(8 * one, rel=0.01)
+    source = lesson.sources["loses-short"].replace("\nheatmap(", "\nshown = heatmap(")
+    exec(source, scope := dict(lesson.names))
+    gains = scope["gains"]
+    assert gains[-1][-1] > 1.5  # 16 answers to the longest prompt
+    assert all(gains[row][column] < 1 <= COUNTS[row] - 1 for row, column in scope["lost"])
 
 
 BREAKS = {
-    "1": (("answers[rows[place]]  # 1", "answers[place]"), "----"),
-    "2": (("[rows[place] for place in staying]  # 2", "rows[: len(staying)]"), "----"),
-    "4": (("new[staying][:, None], state=state, last_only=True)  # 4",
-           "new[: len(staying), None], state=state, last_only=True)"), "=---"),
-    "5": (("len(mine) < MOST:  # 5", "len(mine) < 2:"), "----"),
-}  # fmt: skip
+    "1": (("one_each.repeat(n)  # 1", "model.new_state(len(pair) * n)"), "--------"),
+    "2": (("logits.repeat_interleave(n, 0)  # 2", "logits.repeat(n, 1)"), "=-=--=-="),
+    "3": (("stream(k, i))  # 3", "stream(0, i))"), "=---=---"),
+}
 
 
 def test_the_cell_to_break_works_as_it_stands(lesson, capsys):
-    assert verdicts(lesson.say("break-me", capsys)) == "===="
+    assert verdicts(lesson.say("break-me", capsys)) == "========"
 
 
 @pytest.mark.parametrize("number", BREAKS)
@@ -112,59 +124,44 @@ def test_breaking_shows_what_the_text_says(lesson, capsys, number):
     assert verdicts(lesson.say("break-me", capsys, change)) == expected
 
 
-def test_requests_as_places_are_refused_by_the_state(lesson, capsys):
-    with pytest.raises(ValueError, match=r"rows \[1, 3\] are not all within 0..2"):
-        lesson.say("break-me", capsys, ("state.select(staying)  # 3", "state.select(rows)"))
+# --- the exercises say what the library does ---
 
 
-# --- the exercises ask for what the library does ---
+@pytest.mark.parametrize("seed", range(count(20, 200)))
+def test_the_library_reads_as_many_tokens_as_the_exercise_counts(lesson, seed):
+    rng = random.Random(seed)
+    start = [rng.randrange(60, 90) for _ in range(rng.randint(0, 9))]
+    rests = [[rng.randrange(60, 63) for _ in range(rng.randint(not start, 5))] for _ in range(rng.randint(1, 4))]
+    prompts, n = [start + rest for rest in rests], rng.randint(1, 4)
+    options = {"n": n, "max_new_tokens": 1, "stop": ()}
+    read = [
+        qwenlab.generate(lesson.names["model"], prompts, shared_prefix=how, **options).stats.prefill_tokens
+        for how in (False, None, True)
+    ]
+    assert read == list(prefill_tokens([len(ids) for ids in prompts], common_prefix(prompts), n))
 
 
-def test_row_steps_are_what_a_run_counts(model):
-    rng = random.Random(9)
-    for _ in range(count(8, 100)):
-        lengths, slots = [rng.randint(1, 9) for _ in range(rng.randint(1, 7))], rng.randint(1, 7)
-        prompts = random_prompts(rng, len(lengths), 6)
-        for strategy, leave in (("static", False), ("early-stop", True)):
-            options = dict(max_new_tokens=lengths, stop=(), strategy=strategy, slots=min(slots, len(lengths)))
-            stats = qwenlab.generate(model, prompts, **options).stats
-            counted = (len(stats.steps), *stats.row_steps.values())
-            assert counted == row_steps(lengths, min(slots, len(lengths)), leave)
-
-
-def test_the_cases_of_the_check_are_real_runs(model):
-    for _, (lengths, slots, leave) in EXERCISES["row-steps"].cases():
-        options = dict(max_new_tokens=lengths, stop=(), slots=slots, strategy="early-stop" if leave else "static")
-        stats = qwenlab.generate(model, [[1]] * len(lengths), **options).stats
-        assert (len(stats.steps), *stats.row_steps.values()) == row_steps(lengths, slots, leave)
-
-
-def test_survivors_scattered_back_are_those_who_stayed():
-    rng = random.Random(10)
-    for _ in range(100):
-        size = rng.randint(1, 9)
-        rows, said = torch.tensor(rng.sample(range(size), size)), torch.tensor(rng.sample(range(50), size))
-        done = torch.tensor([rng.random() < 0.4 for _ in range(size)])
-        keep, left = survivors(rows, done)
-        back = scatter_back(said[keep], left, size, -1).tolist()
-        for place, row in enumerate(rows.tolist()):
-            assert back[row] == (-1 if done[place] else said[place])
+def test_rows_are_repeated_as_a_state_repeats_them(lesson):
+    model, torch = lesson.names["model"], lesson.names["torch"]
+    ids = torch.tensor([[5, 6, 7], [8, 9, 10]])
+    state = model.new_state(2, capacity=3)
+    model(ids, state=state)
+    rows, prompt, sample = repeat_rows(ids, 3)
+    assert sample.tolist() == [0, 1, 2] * 2 and rows.tolist() == [ids[i].tolist() for i in prompt]
+    keys, copies = state.layers[0]["keys"], state.repeat(3).layers[0]["keys"]
+    assert torch.equal(copies, keys[prompt])
 
 
 # --- the widget ---
 
 
-def test_every_state_of_the_widget_shows_what_plain_loops_say(lesson):
+def test_every_state_of_the_widget_shows_the_right_numbers_and_no_two_are_alike(lesson):
     ((widget, controls),) = lesson.widgets
+    assert controls == {"answers": COUNTS, "prompt_tokens": LENGTHS}
     html = widget._repr_html_()
     shown = pictures(html)
-    states = list(itertools.product(*controls.values()))
-    assert len(shown) == len(states) <= 60 and len(html) < 300_000  # equal pictures would be stored once
-    (right,) = EXPECTED[NAME]
-    for state, (picture, tables) in zip(states, shown, strict=True):
-        state = dict(zip(controls, map(str, state), strict=True))
+    states = [{"answers": str(n), "prompt tokens": str(length)} for n, length in itertools.product(COUNTS, LENGTHS)]
+    assert len(shown) == len(states) and len(html) < 200_000  # equal pictures would be stored once
+    (right,) = EXPECTED["08-shared-prefix"]
+    for state, (_, tables) in zip(states, shown, strict=True):
         assert wrong_cells(tables, right(state)) == [], state
-        legend = [th.text for th in picture.find_all("table")[1].find_all("th")]
-        counts = tables[2][0]
-        assert legend[2:] == [f"wasted: {counts[3]}", f"idle: {counts[4]}"]
-        assert sum(int(word.split()[-1]) for word in legend[:2]) == int(counts[2])

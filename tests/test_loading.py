@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import FAMILIES, HYBRID, SHAPE, difference
 from small_checkpoint import CONFIG, VOCAB, write_small_checkpoint
 from small_tokenizer import write_small_tokenizer
 
 from qwenlab.errors import QwenlabError
 from qwenlab.model import loading
 from qwenlab.model.loading import CheckpointError, load, save_checkpoint, shipped_names
+from qwenlab.model.weights import save_weights
 
 QWEN3 = os.environ.get("QWENLAB_QWEN3_TOKENIZER")
 
@@ -67,9 +69,13 @@ def test_a_device_that_is_not_there_is_refused(folder, device):
 def test_stop_ids_come_from_generation_config_then_from_config(folder):
     assert load(folder)[0].stop_ids == frozenset({VOCAB - 3, VOCAB - 5})
     settings = folder / "generation_config.json"
-    settings.write_text(json.dumps({"eos_token_id": 7}))
-    assert load(folder)[0].stop_ids == frozenset({7})
+    settings.write_text(json.dumps({"eos_token_id": VOCAB - 5}))
+    assert load(folder)[0].stop_ids == frozenset({VOCAB - 3, VOCAB - 5}), "the tokenizer's own <|im_end|> too"
+    (folder / "config.json").write_text(json.dumps(CONFIG | {"eos_token_id": 7}))
+    assert load(folder)[0].stop_ids == frozenset({VOCAB - 3, VOCAB - 5})
     settings.write_text("{}")
+    assert load(folder)[0].stop_ids == frozenset({VOCAB - 3, 7})
+    (folder / "config.json").write_text(json.dumps(CONFIG))
     assert load(folder)[0].stop_ids == frozenset({VOCAB - 3})
     settings.unlink()
     assert load(folder)[0].stop_ids == frozenset({VOCAB - 3})
@@ -80,7 +86,7 @@ def test_stop_ids_come_from_generation_config_then_from_config(folder):
         load(folder)
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_a_missing_file_is_named(folder, name):
     (folder / name).unlink()
     with pytest.raises(QwenlabError, match=name.replace(".", r"\.")) as caught:
@@ -104,6 +110,60 @@ def test_a_folder_named_like_a_shipped_model_is_written_with_a_dot(folder, monke
         assert load(shipped)[0].config.vocab_size != VOCAB
         assert load(f"./{shipped}")[0].config.vocab_size == VOCAB
         assert load(Path(shipped))[0].config.vocab_size == VOCAB
+
+
+def test_a_checkpoint_without_a_tokenizer_gives_the_model_and_says_what_is_missing(folder, tmp_path, run):
+    expected = load(folder)[0](torch.tensor([[1, 2, 3]]))
+    (folder / "tokenizer.json").unlink()
+    with pytest.warns(UserWarning, match=r"small: no tokenizer\.json, so the tokenizer is None"):
+        model, tokenizer = load(folder)
+    assert tokenizer is None and torch.equal(model(torch.tensor([[1, 2, 3]])), expected)
+    assert model.stop_ids == {VOCAB - 3, VOCAB - 5}
+    (tmp_path / "prompts.txt").write_text("hi\n")
+    for command in (("generate", "prompts.txt"), ("chat",), ("evaluate", "--data", "tiny-test")):
+        code, out, err = run(*command, "--model", "./small")
+        assert code == 2 and not out
+        assert err.startswith("qwenlab: ./small: no tokenizer.json in this checkpoint") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("family", ["dense", "hybrid"])
+def test_a_stored_head_counts_though_the_config_ties_it(tmp_path, family):
+    """As in transformers, whose model of the same folder gives the same logits."""
+    from transformers import AutoModelForCausalLM
+
+    shape = {"vocab_size": VOCAB, "tie_word_embeddings": False}
+    untied = FAMILIES[family](**shape)
+    values = {**(SHAPE if family == "dense" else HYBRID), **shape, "tie_word_embeddings": True}
+    save_weights(untied, tmp_path)
+    write_small_tokenizer(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.warns(UserWarning, match="config.json ties lm_head to the embedding, but the stored one differs"):
+        model, _ = load(tmp_path)
+    ids = torch.tensor([[1, 2, 3, 4]])
+    assert torch.equal(model(ids), untied(ids)) and model.config.tie_word_embeddings is False
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    assert difference(model(ids), theirs(ids).logits.detach()) < 1e-4
+    (tmp_path / "again").mkdir()
+    save_checkpoint(model, tmp_path / "again")
+    with pytest.warns(UserWarning, match="ties lm_head"):
+        again, _ = load(tmp_path / "again")
+    assert torch.equal(again(ids), model(ids))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", "chat_template.jinja"])
+def test_a_git_lfs_pointer_is_called_that(folder, name):
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 1503300328\n"
+    (folder / name).write_text(pointer)
+    with pytest.raises(QwenlabError, match=r"^[^\n]*: a Git LFS pointer, not the file itself; [^\n]*$") as caught:
+        load(folder)
+    assert str(caught.value).startswith(str(folder / name))
+
+
+@pytest.mark.parametrize("name", ["~nosuchuser/x", "a" * 5000, "a" * 300 + "/b", "./" + "b/" * 3000])
+def test_a_name_that_can_be_no_path_is_refused_in_one_short_line(name):
+    with pytest.raises(CheckpointError, match=r"^no checkpoint '.*': ") as caught:
+        load(name)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
 @pytest.mark.parametrize("name", ["tinny", "./nowhere", "/nowhere/at/all", "a/b/c", "some one/x", "someone/..", "../x"])

@@ -62,6 +62,30 @@ def test_the_divergence_by_hand():
     assert torch.allclose(found, torch.tensor([0.0, math.exp(-1), math.e - 2]), atol=1e-6)
 
 
+@pytest.mark.parametrize("apart", [21.0, 89.0, 800.0, 1e4])
+def test_no_distance_overflows(apart):
+    """Neither the divergence nor the clipped loss, nor their gradients, nor those gradients' norm."""
+    for frozen, ours in ((-1.0, -1.0 - apart), (-1.0 - apart, -1.0)):
+        logprobs = torch.full((1, 1000), ours, requires_grad=True)
+        reference = torch.full((1, 1000), frozen)
+        estimate = divergence(logprobs, reference)
+        estimate.sum().backward()
+        assert estimate.isfinite().all() and (estimate > 0).all() and logprobs.grad.norm().isfinite()
+        assert (logprobs.grad.sign() == (1 if ours > frozen else -1)).all()  # towards the reference
+        for score in (1.0, -1.0):
+            logprobs.grad = None
+            clipped_loss(logprobs, reference, torch.tensor([score]), 0.2).sum().backward()
+            assert logprobs.grad.norm().isfinite()
+
+
+def test_the_divergence_is_its_formula_as_far_as_numbers_are_sane():
+    apart = torch.linspace(-50, 20, 71, dtype=torch.float64, requires_grad=True)
+    estimate = divergence(-apart, torch.zeros_like(apart))
+    estimate.sum().backward()
+    assert torch.equal(estimate, apart.exp() - apart - 1)
+    assert torch.allclose(apart.grad, apart.exp() - 1, rtol=1e-12, atol=0)
+
+
 def test_three_averages_by_hand():
     loss = torch.tensor([[4.0, 99, 99, 99], [1, 2, 3, 99], [5, 5, 5, 5]])
     mask = torch.tensor([[1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]).bool()

@@ -256,3 +256,30 @@ def test_finished_rows_are_not_penalised(dense):
         dense, [[1], [2]], max_new_tokens=[1, 4], stop=(), repetition_penalty=1.5, strategy="static"
     )
     assert all(request._seen is None for request in result)
+
+
+class NoDouble(torch.Tensor):
+    """A tensor on a device without float64, as Apple's are: it becomes an ordinary one by `.cpu()` only."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, arguments=(), options=None):
+        result = super().__torch_function__(function, types, arguments, options or {})
+        if function is torch.Tensor.cpu:
+            return result.as_subclass(torch.Tensor)
+        if isinstance(result, torch.Tensor) and result.dtype == torch.float64:
+            raise TypeError("Cannot convert a tensor to float64: the framework doesn't support float64")
+        return result
+
+
+def test_a_device_without_float64_draws_the_same_ids(dense):
+    prompts = random_prompts(random.Random(8), 4, 12)
+    options = {"max_new_tokens": 8, "stop": (), "temperature": [0.0, 0.7, 1.0, 2.0], "top_p": [1.0, 1.0, 0.8, 1.0]}
+    options |= {"top_k": [0, 0, 0, 9], "repetition_penalty": [1.0, 1.2, 1.0, 1.0], "seed": 3}
+    expected = qwenlab.generate(dense, prompts, **options)
+    hook = dense.register_forward_hook(lambda module, inputs, logits: logits.as_subclass(NoDouble))
+    try:
+        result = qwenlab.generate(dense, prompts, **options)
+    finally:
+        hook.remove()
+    assert result.token_ids == expected.token_ids
+    assert [request.logprobs for request in result] == [request.logprobs for request in expected]

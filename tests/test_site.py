@@ -73,6 +73,23 @@ def test_every_notebook_is_a_page_of_the_site():
     assert all(re.fullmatch(r"\d\d(-[a-z0-9]+)+", name) for name in notebooks)
 
 
+FIRST_EDITION = """01-why-batch 02-left-padding 03-combined-mask 04-nan-rows 05-linear-attention
+06-hiding-padding 07-batched-generation 08-early-stop 09-continuous-batching 10-shared-prefix
+11-evaluation 12-self-consistency 13-grpo 14-distillation""".split()
+
+
+def test_an_address_of_the_first_edition_is_that_page_or_leads_to_it():
+    """By the rest of its name: numbers have changed, pages have not."""
+    built_pages()
+    for name in FIRST_EDITION:
+        page = SITE / "notebooks" / f"{name}.html"
+        if page.stat().st_size < 2_000:  # it leads on
+            (address,) = [a["href"] for tag, a in Elements(page).found if tag == "a"]
+            page = page.parent / address
+        assert page.is_file() and page.name[3:] == f"{name}.html"[3:]
+        assert page.stat().st_size > 50_000, f"{page.name} is no lesson"
+
+
 def launch_path(link):
     """The file in the repository that a Binder or Colab address opens."""
     parts = urlsplit(link)

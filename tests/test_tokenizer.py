@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from functools import lru_cache
 
 import pytest
@@ -199,3 +200,108 @@ def test_the_real_tokenizers_pad_and_stop_ids(qwen3):
 @lru_cache
 def tokenizers_of_qwen3() -> tokenizers.Tokenizer:
     return tokenizers.Tokenizer.from_file(f"{QWEN3}/tokenizer.json")
+
+
+def with_added(*tokens: dict) -> dict:
+    """The small tokenizer.json with more added tokens, not special unless they say so."""
+    spec = small_spec()
+    kind = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
+    spec["added_tokens"] = spec["added_tokens"] + [kind | token for token in tokens]
+    return spec
+
+
+FIRST = SMALL.vocab_size
+WORDS = ["foobar", "naïve", "日本", "foo bar", "C++", "user", "the"]
+
+
+@pytest.fixture(scope="module")
+def with_words(tmp_path_factory):
+    """Our tokenizer and transformers', of a folder whose vocabulary somebody has added words to."""
+    from transformers import AutoTokenizer
+
+    folder = tmp_path_factory.mktemp("words")
+    write_small_tokenizer(folder)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    theirs.add_tokens(WORDS)
+    theirs.save_pretrained(folder)
+    return Tokenizer.from_folder(folder), theirs
+
+
+@given(text=st.lists(st.one_of(st.sampled_from([*WORDS, "fo", "o", " ", "\n", "e\u0301"]), st.text(max_size=3))))
+@settings(max_examples=count(100, 1000))
+def test_words_added_to_the_vocabulary_are_tokens_as_in_transformers(with_words, text):
+    ours, theirs = with_words
+    text = "".join(text)
+    ids = ours.encode(text)
+    assert ids == theirs.encode(text, add_special_tokens=False)
+    assert ours.decode(ids) == REFERENCE.normalizer.normalize_str(text)
+
+
+def test_words_are_tokens_in_a_chat_and_control_tokens_stay_text(with_words):
+    ours, theirs = with_words
+    messages = [{"role": "user", "content": "foobar, naïve 日本語 user"}]
+    expected = theirs.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+    assert ours.chat(messages) == list(expected)
+    assert not set(ours.control) & set(WORDS) and "<think>" in ours.control
+    for token in CONTROL:
+        assert ours.control[token] not in ours.encode(f"foobar{token}user")
+
+
+def test_words_of_every_kind_are_found_as_the_library_finds_them():
+    kinds = [{"lstrip": True}, {"rstrip": True}, {"single_word": True}, {"normalized": False}]
+    spec = with_added(*({"id": FIRST + i, "content": f"w{i}x"} | kind for i, kind in enumerate(kinds)))
+    ours, theirs = Tokenizer(spec), tokenizers.Tokenizer.from_str(json.dumps(spec))
+    for text in ("a w0x b", "a w1x b", "aw2xb w2x", "w3x w1xw0x"):
+        assert ours.encode(text) == theirs.encode(text, add_special_tokens=False).ids
+
+
+def test_a_words_id_is_the_one_that_tokenizer_json_gives_it():
+    tokenizer = Tokenizer(with_added({"id": FIRST + 40, "content": "gap"}, {"id": FIRST + 7, "content": "less"}))
+    assert tokenizer.encode("gapless") == [FIRST + 40, FIRST + 7] and tokenizer.vocab_size == FIRST + 41
+    assert tokenizer.decode([FIRST + 7, FIRST + 40]) == "lessgap"
+
+
+@pytest.mark.parametrize("id", [-1, -(10**9), 10**30, True, 5.0])
+@pytest.mark.parametrize("path", [("model", "vocab", "a"), ("added_tokens", 0, "id")])
+def test_an_id_that_is_none_is_refused_by_its_token(path, id):
+    spec = small_spec()
+    inner = spec
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = id
+    token = "a" if "vocab" in path else CONTROL[0]
+    with pytest.raises(TokenizerError, match=rf"token {re.escape(repr(token))} has id {id}, expected a whole number"):
+        Tokenizer(spec)
+
+
+def test_ids_that_tokens_share_are_refused_by_name():
+    spec = small_spec()
+    for token in spec["added_tokens"]:
+        token["id"] = FIRST
+    with pytest.raises(TokenizerError, match=rf"tokens '<\|endoftext\|>' and '<\|im_start\|>' share the id {FIRST}"):
+        Tokenizer(spec)
+    with pytest.raises(TokenizerError, match=r"tokens 'a' and 'word' share the id"):
+        Tokenizer(with_added({"id": small_spec()["model"]["vocab"]["a"], "content": "word"}))
+    with pytest.raises(TokenizerError, match=rf"token 'the' has the ids \d+ and {FIRST}"):
+        Tokenizer(with_added({"id": FIRST, "content": "the"}))
+
+
+def test_the_end_of_sequence_id_is_that_of_the_checkpoint(tmp_path):
+    write_small_tokenizer(tmp_path)
+    assert Tokenizer.from_folder(tmp_path).eos_id == SMALL.control["<|im_end|>"]
+    assert SMALL.eos_id is None
+
+
+def test_more_whitespace_than_can_be_split_is_refused_in_one_line():
+    for text, start in ((" " * 10_000_000 + "a", 0), ("a\n" + " \t" * 3_000_000, 1)):
+        with pytest.raises(TokenizerError, match=rf"whitespace characters .* from character {start} on") as caught:
+            SMALL.encode(text)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_text_on_which_the_library_panics_is_refused_in_one_line():
+    slow = {"type": "Split", "pattern": {"Regex": "(a+)+b"}, "behavior": "Isolated", "invert": False}
+    spec = small_spec(pre_tokenizer={"type": "Sequence", "pretokenizers": [slow, small_spec()["pre_tokenizer"]]})
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: tokenizers can't split this text \(") as caught:
+        Tokenizer(spec).encode("a" * 40)
+    assert "\n" not in str(caught.value)

@@ -1,6 +1,7 @@
 """Traces: read from files, made by a teacher, and turned into what a student reads."""
 
 import json
+import os
 import random
 from types import SimpleNamespace
 
@@ -9,9 +10,10 @@ from helpers import count
 
 import qwenlab
 from qwenlab.tasks import traces
-from qwenlab.tasks.problems import BOXED, Problem, load_problems
+from qwenlab.tasks.problems import BOXED, Problem, ProblemError, load_problems
 from qwenlab.tasks.run_folder import RunFolderError
 from qwenlab.tasks.traces import Row, TraceError, answer_rows, load_traces, make_traces
+from qwenlab.text.tokenizer import Tokenizer
 
 STOP, OTHER_STOP = 300, 299
 
@@ -52,9 +54,103 @@ def test_a_file_of_traces(tmp_path, name):
     ]
 
 
+THOUGHT = "First 1.\n\nThen 2."
+SHAPES = {
+    "apart": {"message_thinking": THOUGHT, "message_content": "3"},
+    "with line breaks": {"message_thinking": f"\n{THOUGHT}\n\n", "message_content": "\n\n3"},
+    "as servers name them": {"reasoning_content": f"\n{THOUGHT}\n", "content": "\n\n3"},
+    "in a block": {"message_content": f"<think>\n{THOUGHT}\n</think>\n\n3"},
+    "in a block behind blanks": {"message_content": f"\n <think>{THOUGHT}</think>3"},
+    "behind the prompt's opening mark": {"message_content": f"{THOUGHT}\n</think>\n\n3"},
+    "the same, with line breaks": {"message_content": f"\n{THOUGHT}\n\n</think>3"},
+    "with null beside it": {"message_content": f"{THOUGHT}</think>\n3", "message_thinking": None},
+    "twice": {"message_content": f"<think>\n{THOUGHT}\n</think>\n\n3", "message_thinking": THOUGHT},
+    "apart from an empty block": {
+        "message_content": "<think>\n\n</think>\n\n3",
+        "message_thinking": THOUGHT,
+    },
+}
+UNTHOUGHT = {
+    "nothing": {"message_content": "3"},
+    "line breaks": {"message_content": "\n\n3", "message_thinking": "\n"},
+    "an empty block": {"message_content": "<think>\n\n</think>\n\n3"},
+    "the end of a block": {"message_content": "\n</think>\n\n3"},
+    "null": {"content": "3", "reasoning_content": None},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_of_a_trace_is_read_as_one(tmp_path, shape):
+    (read,) = load_traces(write(tmp_path / "t.jsonl", {"problem": "1+2?"} | SHAPES[shape]))
+    assert (read.thinking, read.content) == (THOUGHT, "3")
+
+
+@pytest.mark.parametrize("shape", UNTHOUGHT)
+def test_every_shape_without_thinking_is_read_as_one(tmp_path, shape):
+    (read,) = load_traces(write(tmp_path / "t.jsonl", {"problem": "1+2?"} | UNTHOUGHT[shape]))
+    assert (read.thinking, read.content) == ("", "3")
+
+
+@pytest.mark.parametrize("name", ["tiny", "qwen3"])
+def test_a_row_is_what_the_template_writes_for_the_conversation(tiny, tmp_path, name):
+    """Qwen3's template writes an assistant's last answer with its thinking; where it has none, an empty block."""
+    model, tokenizer = tiny
+    if name == "qwen3":
+        folder = os.environ.get("QWENLAB_QWEN3_TOKENIZER")
+        if not folder:
+            pytest.skip("set QWENLAB_QWEN3_TOKENIZER to a folder with Qwen3's tokenizer")
+        tokenizer = Tokenizer.from_folder(folder)
+        model = SimpleNamespace(stop_ids=frozenset([151643, 151645]))
+    records = [{"problem": "1+2?", "instruction": ""} | fields for fields in [*SHAPES.values(), *UNTHOUGHT.values()]]
+    rows, _ = answer_rows(model, tokenizer, load_traces(write(tmp_path / "t.jsonl", *records)), 4096)
+    for row, record in zip(rows, records, strict=True):
+        thought = THOUGHT if record in records[: len(SHAPES)] else ""
+        expected = "<|im_start|>user\n1+2?<|im_end|>\n<|im_start|>assistant\n"
+        expected += f"<think>\n{thought}\n</think>\n\n3<|im_end|>"
+        assert tokenizer.decode(row.ids) == expected
+        if name == "qwen3":
+            messages = [{"role": "user", "content": "1+2?"}, {"role": "assistant", "content": "3"}]
+            messages[1]["reasoning_content"] = thought
+            assert tokenizer.chat(messages)[: len(row.ids)] == row.ids
+
+
+@pytest.mark.parametrize("reason", ["length", "error", "cancelled"])
+def test_an_answer_that_its_teacher_did_not_end_is_not_finished(tmp_path, reason):
+    record = GOOD | {"finish_reason": reason}
+    assert [trace.finished for trace in load_traces(write(tmp_path / "t.json", record, GOOD))] == [False, True]
+
+
+def test_thinking_that_was_cut_off_is_not_closed():
+    [row] = answer_rows(MODEL, Letters(), [Trace(0, "?", "", "ab", finished=False)], 99)[0]
+    assert row.ids[10:] == [310, *spell("\nab")]
+
+
+def test_a_model_without_stop_ids_can_not_be_taught_to_end(tiny):
+    from qwenlab.tasks import distill
+
+    model, tokenizer = tiny
+    stops, model.stop_ids = model.stop_ids, frozenset()
+    try:
+        with pytest.raises(TraceError, match="the model has no stop id"):
+            distill(model, tokenizer, [Trace(number, "?", "ab") for number in range(4)], held_out=1)
+        rows, _ = answer_rows(model, tokenizer, [Trace(0, "?", "ab", finished=False)], 99)
+        assert tokenizer.decode(rows[0].ids).endswith("ab")
+    finally:
+        model.stop_ids = stops
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
+        ("t.jsonl", json.dumps(GOOD | {"instruction": 3}), "line 1: instruction is 3, expected text"),
+        ("t.jsonl", json.dumps(GOOD | {"instruction": ["a"]}), "line 1: instruction is ['a'], expected text"),
+        ("t.jsonl", json.dumps(GOOD | {"message_content": 3}), "line 1: message_content is 3, expected text"),
+        ("t.jsonl", json.dumps({"problem": "1", "content": []}), "line 1: content is [], expected text"),
+        (
+            "t.jsonl",
+            json.dumps({"problem": "1", "message_content": "on and on</think>\n\n"}),
+            "line 1: message_content is ''",
+        ),
         ("t.jsonl", "", "t.jsonl"),
         ("t.json", "[]", "t.json"),
         ("t.jsonl", "\n \n", "t.jsonl"),
@@ -225,6 +321,36 @@ def test_it_goes_on_after_a_kill(tiny, made, tmp_path, moment):
         (folder / name).write_bytes(left[: rng.randint(0, len(left))])
     assert make(tiny, folder, temperature=1.0, seed=3, slots=rng.choice([8, 64])) == made[1]
     assert contents(folder) == contents(made[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_new_tokens": -1}, "max_new_tokens of prompt 0 is -1"),
+        ({"temperature": float("nan")}, "temperature of prompt 0 is nan"),
+        ({"top_p": 2}, "top_p of prompt 0 is 2"),
+        ({"top_k": -1}, "top_k of prompt 0 is -1"),
+        ({"slots": 0}, "slots is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"only_right": "no"}, "only_right is 'no', expected True or False"),
+        ({"plain": 1}, "plain is 1, expected True or False"),
+    ],
+)
+def test_wrong_options_are_named_before_anything_is_written(tiny, tmp_path, options, message):
+    with pytest.raises(ValueError) as caught:
+        make(tiny, tmp_path / "run", **options)
+    assert str(caught.value).startswith(message) and not (tmp_path / "run").exists()
+
+
+def test_an_unknown_option_or_a_problem_without_room_leaves_nothing_behind(tiny, tmp_path):
+    with pytest.raises(TypeError):
+        make(tiny, tmp_path / "run", temprature=0)
+    long = [*PROBLEMS[:2], Problem(7, "1+1 " * 5000, "2", "long")]
+    with pytest.raises(ProblemError, match=r"problem long: .* leave no room"):
+        make_traces(*tiny, long, tmp_path / "run")
+    with pytest.raises(ValueError, match="3 problems with 2 numbers"):
+        make_traces(*tiny, [*PROBLEMS[:2], PROBLEMS[0]], tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_another_run_s_folder_is_refused(tiny, made):

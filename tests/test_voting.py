@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 
 import pytest
 from helpers import count
@@ -9,6 +10,7 @@ from helpers import count
 import qwenlab
 from qwenlab.tasks import evaluate, grade, load_problems, majority_vote, self_consistency, voting
 from qwenlab.tasks.evaluation import wilson
+from qwenlab.tasks.symbolic import WORKER
 
 
 @pytest.mark.parametrize(
@@ -60,12 +62,29 @@ def test_random_votes(seed):
     assert sum(counts.values()) == sum(answer is not None for answer in answers)
 
 
-def test_the_same_text_is_not_graded_again(monkeypatch):
-    asked = []
-    monkeypatch.setattr(voting, "grade", lambda a, b: asked.append((a, b)) or a.strip("0") == b.strip("0"))
-    answers = [str(i % 7) + ".5" for i in range(1000)] + ["1.50", "1.50"]
-    assert majority_vote(answers)[1]["1.5"] == 145
-    assert len(asked) == len(set(asked)) == 7 * 6 // 2 + 2  # six others before it, and 1.50 finds 1.5 as the second
+@pytest.fixture
+def asked(monkeypatch):
+    """What the symbolic worker is asked."""
+    questions = []
+    equal = WORKER.equal
+    monkeypatch.setattr(WORKER, "equal", lambda *q: questions.append(q[:2]) or equal(*q))
+    return questions
+
+
+def test_other_spellings_of_one_normal_form_take_no_symbolic_comparison(asked):
+    answers = [r"\frac\pi2", r"\dfrac{\pi}{2}", r"$\frac{\pi}{2}$", r"x=\frac{\pi}{2}", "5 cm", "5.0"] * 100
+    assert majority_vote(answers) == (r"\frac\pi2", {r"\frac\pi2": 400, "5 cm": 200})
+    assert len(asked) <= 2
+
+
+@pytest.mark.parametrize("hostile", ["{n}^{{9^{{9^{{9^{{9}}}}}}}}", "x^{{99}}\\sqrt{{x+{n}}}=(y+z)^{{{n}99}}+1"])
+def test_one_time_limit_for_the_whole_vote(hostile, monkeypatch):
+    monkeypatch.setattr(voting, "VOTE_LIMIT", 1.0)
+    answers = [hostile.format(n=n) for n in range(2, 18)]
+    started = time.perf_counter()
+    winner, counts = majority_vote([*answers, "1/2", r"\frac12", "0.5"])
+    assert time.perf_counter() - started < 10
+    assert winner == "1/2" and counts == dict.fromkeys(answers, 1) | {"1/2": 3}
 
 
 @pytest.fixture(scope="module")

@@ -53,13 +53,39 @@ def test_dtype_conversion(tmp_path):
     assert torch.equal(wide.model.norm.weight, model.model.norm.weight.bfloat16().float())
 
 
-def test_a_tied_file_may_carry_a_head(tmp_path):
+def test_a_tied_file_may_carry_the_embedding_as_its_head_too(tmp_path):
     model = random_model()
     tensors = dict(model.state_dict())
-    tensors["lm_head.weight"] = torch.ones(320, 64)
+    embedding = tensors["model.embed_tokens.weight"]
+    tensors["lm_head.weight"] = embedding.clone()
     save_file(tensors, tmp_path / "model.safetensors")
     other = Model(random_config())
-    load_weights(other, tmp_path)
+    assert load_weights(other, tmp_path) == ["lm_head.weight"]
+    assert torch.equal(other(IDS), model(IDS))
+    del tensors["model.embed_tokens.weight"]  # or under that name alone
+    save_file(tensors, tmp_path / "model.safetensors")
+    other = Model(random_config())
+    assert load_weights(other, tmp_path) == []
+    assert torch.equal(other(IDS), model(IDS))
+
+
+@pytest.mark.parametrize("change", [1e-3, torch.inf, None])
+def test_a_tied_model_does_not_ignore_another_head(tmp_path, change):
+    tensors = dict(random_model().state_dict())
+    head = tensors["model.embed_tokens.weight"].clone()
+    head[-1, -1] += change or 0
+    tensors["lm_head.weight"] = head if change else head[:-1]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(WeightsError, match=r"lm_head\.weight differs from model\.embed_tokens\.weight, though config"):
+        load_weights(Model(random_config()), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.rotary_emb.inv_freq", "model.layers.0.self_attn.rotary_emb.inv_freq"])
+def test_stored_frequencies_are_not_surplus(tmp_path, name):
+    model = random_model()
+    save_file({**model.state_dict(), name: torch.ones(16)}, tmp_path / "model.safetensors")
+    other = Model(random_config())
+    assert load_weights(other, tmp_path) == [name]
     assert torch.equal(other(IDS), model(IDS))
 
 

@@ -1,4 +1,4 @@
-"""What the widgets of lessons 05 and 06 must show, worked out again number by number. See widget_numbers.py."""
+"""What the widgets of lessons 09 and 10 must show, worked out again number by number. See widget_numbers.py."""
 
 import math
 from functools import cache
@@ -7,7 +7,7 @@ import torch
 
 import qwenlab
 
-# --- 05-linear-attention: sizes ---
+# --- 09-linear-attention: sizes ---
 
 LENGTHS = [1, 16, 64, 256, 1024, 4096]
 # layers with a cache, its numbers a token and layer; layers with tables, their numbers; bytes a number
@@ -32,7 +32,7 @@ def sizes(state):
     return [folded, lines]
 
 
-# --- 05-linear-attention: a small table ---
+# --- 09-linear-attention: a small table ---
 
 KEYS = {"Ann": [1.0, 0.0, 0.0], "Bob": [0.0, 1.0, 0.0], "Cy": [0.6, 0.0, 0.8]}
 STORY = ["Ann red", "Bob green", "Cy blue", "Ann green", "Bob green"]
@@ -59,7 +59,7 @@ def ask(lines, key):
     return [sum(weight * x for weight, x in zip(key, column, strict=True)) for column in zip(*lines, strict=True)]
 
 
-# --- 06-hiding-padding: pads between two turns ---
+# --- 10-hiding-padding: pads between two turns ---
 
 
 @cache

@@ -129,7 +129,7 @@ def microscope(state):
     return [*tables, sizes]
 
 
-# --- 07-batched-generation: who says what at which step ---
+# --- 05-batched-generation: who says what at which step ---
 
 QUESTIONS = {
     "What is 2*44?": "2*44=",
@@ -178,12 +178,12 @@ def steps(state):
 EXPECTED = {
     "03-combined-mask": [masks],
     "04-nan-rows": [microscope],
-    "05-linear-attention": [widget_memory.sizes, widget_memory.table],
-    "06-hiding-padding": [widget_memory.pads],
-    "07-batched-generation": [steps],
-    "08-early-stop": [widget_seats.seats],
-    "09-continuous-batching": [widget_queue.queue],
-    "10-shared-prefix": [widget_prefix.prefix],
+    "05-batched-generation": [steps],
+    "06-early-stop": [widget_seats.seats],
+    "07-continuous-batching": [widget_queue.queue],
+    "08-shared-prefix": [widget_prefix.prefix],
+    "09-linear-attention": [widget_memory.sizes, widget_memory.table],
+    "10-hiding-padding": [widget_memory.pads],
     "11-evaluation": [widget_records.records],
     "12-self-consistency": [widget_votes.votes],
     "13-grpo": [widget_rollouts.training],

@@ -1,4 +1,4 @@
-"""What the widget of lesson 10 must show, counted again row by row and chunk by chunk. See widget_numbers.py."""
+"""What the widget of lesson 08 must show, counted again row by row and chunk by chunk. See widget_numbers.py."""
 
 CHUNK = 256  # most tokens of a prompt that a row reads in a step
 TOKEN = 3 * 2 * 2 * 32 * 4  # bytes: layers, keys and values, key/value heads, numbers a head, bytes a number

@@ -1,4 +1,4 @@
-"""What the widget of lesson 09 must show, worked out again: who is where, one step after another. No model runs."""
+"""What the widget of lesson 07 must show, worked out again: who is where, one step after another. No model runs."""
 
 LENGTHS = {
     "one long": [12, 3, 3, 3, 3, 3, 3, 3],

@@ -1,4 +1,4 @@
-"""What the widget of lesson 08 must show, worked out seat by seat and step by step. See widget_numbers.py."""
+"""What the widget of lesson 06 must show, worked out seat by seat and step by step. See widget_numbers.py."""
 
 
 def seats(state):

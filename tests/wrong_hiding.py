@@ -1,4 +1,4 @@
-"""Wrong answers to the exercises of lesson 06, as readers write them, each with a word of the hint it gets."""
+"""Wrong answers to the exercises of lesson 10, as readers write them, each with a word of the hint it gets."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Wrong answers to the exercises of lesson 09, as readers write them, each with a word of the hint it gets."""
+"""Wrong answers to the exercises of lesson 07, as readers write them, each with a word of the hint it gets."""
 
 # --- admit: (waiting, held, free, budget) -> how many get a seat ---
 

@@ -15,6 +15,7 @@ Dtype = Annotated[
     str | None, typer.Option(help="float32, bfloat16 or float16.  [default: float32 on a CPU, bfloat16 on a GPU]")
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: a GPU if there is one]")]
+MOST_THREADS = 256
 Threads = Annotated[int | None, typer.Option(help="Threads on a CPU.  [default: PyTorch's own]")]
 
 
@@ -37,7 +38,7 @@ def run_app(app: typer.Typer, name: str, arguments: list[str] | None = None) -> 
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
     except ValueError as problem:  # QwenlabError, and what the library says about its arguments
-        status = say(problem, 2)
+        status = say(problem, getattr(problem, "status", 2))
     except Exception as problem:
         if hasattr(problem, "format_message"):  # typer's own: an unknown option, a missing argument
             status = say(problem.format_message(), getattr(problem, "exit_code", 2))
@@ -61,8 +62,10 @@ def whole_numbers(text: str, option: str) -> list[int]:
 
 
 def use_threads(threads: int | None) -> None:
-    """What --threads asks of PyTorch. Raises ValueError."""
+    """What --threads asks of PyTorch. Raises ValueError; also for more threads than any machine gains from, since
+    OpenMP ends the process where the system refuses it one."""
     if threads is not None:
         import torch
 
-        torch.set_num_threads(whole(threads, "--threads", 1))
+        most = max(MOST_THREADS, os.cpu_count() or 1)
+        torch.set_num_threads(whole(threads, "--threads", 1, most))

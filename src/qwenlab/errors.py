@@ -1,12 +1,36 @@
 """The errors that are the user's to mend: one line, naming the file, row or token and what was expected."""
 
+import errno
 import json
-from numbers import Integral
+from contextlib import suppress
+from numbers import Integral, Real
 from pathlib import Path
+
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # the first bytes of what git stores instead of a file
+# Of these the name that was given is to blame; of others, a full disk among them, the machine.
+WRONG_PLACE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS}
+WRONG_PLACE |= {errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EEXIST, errno.ENOTEMPTY}
 
 
 class QwenlabError(ValueError):
-    """Base of qwenlab's own errors. Commands print its message as one line and exit with status 2."""
+    """Base of qwenlab's own errors. Commands print its message as one line and exit with `status`:
+    2 for wrong input, 1 for a failure that no other input would have prevented (see `failure`)."""
+
+    status = 2
+
+
+def failure(error: QwenlabError) -> QwenlabError:
+    """The error as a failure: commands exit with status 1."""
+    error.status = 1
+    return error
+
+
+def unwritable(path, problem: OSError, error: type[QwenlabError], advice: str = "") -> QwenlabError:
+    """The error to raise where `path` can't be written, in one line. A full disk is a failure,
+    a name that can't be written to is wrong input."""
+    reason = problem.strerror or str(problem)
+    found = error(f"{path}: can't be written ({reason}){advice}")
+    return found if problem.errno in WRONG_PLACE else failure(found)
 
 
 def read_json(path: Path, error: type[QwenlabError]) -> dict:
@@ -16,6 +40,7 @@ def read_json(path: Path, error: type[QwenlabError]) -> dict:
     except FileNotFoundError:
         raise error(f"{path}: no such file") from None
     except (OSError, ValueError, RecursionError) as problem:  # ValueError: not UTF-8, not JSON, a number too long
+        refuse_lfs_pointer(path, error)
         raise error(f"{path}: not readable as JSON ({problem})") from None
     if not isinstance(values, dict):
         raise error(f"{path}: expected a JSON object, found {type(values).__name__}")
@@ -25,12 +50,22 @@ def read_json(path: Path, error: type[QwenlabError]) -> dict:
 def text_of(path: Path, error: type[QwenlabError]) -> str:
     """What a UTF-8 file says, without a byte order mark, or `error` in one line that names the file and the line."""
     try:
+        refuse_lfs_pointer(path, error)
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as problem:
         number, byte = problem.object.count(b"\n", 0, problem.start) + 1, problem.object[problem.start]
         raise error(f"{path} line {number}: not UTF-8 text (byte 0x{byte:02x})") from None
     except OSError as problem:
         raise error(f"{path}: can't be read ({problem.strerror})") from None
+
+
+def refuse_lfs_pointer(path: Path, error: type[QwenlabError]) -> None:
+    """Raises `error` where `path` holds the few lines that Git LFS puts in the place of a large file."""
+    start = b""
+    with suppress(OSError), path.open("rb") as file:
+        start = file.read(len(LFS_POINTER))
+    if start == LFS_POINTER:
+        raise error(f"{path}: a Git LFS pointer, not the file itself; `git lfs pull` fetches it")
 
 
 def json_value(text: str, place: str, error: type[QwenlabError]):
@@ -41,8 +76,28 @@ def json_value(text: str, place: str, error: type[QwenlabError]):
         raise error(f"{place}: not JSON ({problem})") from None
 
 
-def whole(value, name: str, least: int) -> int:
-    """`value` as an int. ValueError, by `name`, unless it is a whole number (numpy's too) from `least` on."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ValueError(f"{name} is {value!r}, expected a whole number of at least {least}")
+def whole(value, name: str, least: int, most: int | None = None) -> int:
+    """`value` as an int. ValueError, by `name`, unless it is a whole number (numpy's too) from `least` on,
+    up to `most` if that is given."""
+    right = isinstance(value, Integral) and not isinstance(value, bool) and value >= least
+    if not right or (most is not None and value > most):
+        bound = "" if most is None else f" and at most {most}"
+        raise ValueError(f"{name} is {value!r:.80}, expected a whole number of at least {least}{bound}")
     return int(value)
+
+
+def number(value, name: str, *, most: float, above: float = 0.0, least: float | None = None) -> None:
+    """ValueError, by `name`, unless `value` is a number above `above`, or from `least` on if that is given, and at
+    most `most`."""
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    fits = real and (value > above if least is None else value >= least) and value <= most
+    if not fits:
+        bound = f"above {above:g}" if least is None else f"of at least {least:g}"
+        raise ValueError(f"{name} is {value!r:.80}, expected a number {bound} and at most {most:g}")
+
+
+def flags(**options) -> None:
+    """ValueError, by name, unless every option is True or False."""
+    for name, value in options.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} is {value!r:.80}, expected True or False")

@@ -6,7 +6,8 @@ done).
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from operator import length_hint
 from time import perf_counter
 
 import torch
@@ -34,8 +35,12 @@ class Engine:
 
     strategy and sampler are those of `generate`; strategies but "continuous" read prompts whole. With a `state` of the
     caller's, a request goes on in the row that its index names: what the row holds is the beginning of its prompt and
-    isn't read again. `stats` counts from the start on, and has the events of the last 128 steps. Raises ValueError
-    naming the option and what was expected.
+    isn't read again. `stats` counts from the start on, and has the events of the last 128 steps.
+
+    An exception may strike anywhere in a step, a Ctrl-C say: go on as if it hadn't. Everybody's tokens are read again,
+    an id that was taken is told once, and an end counted once. Callbacks and a sampler may submit and cancel; `step`,
+    `run` and `stream` are refused there. Raises ValueError naming the option and what was expected, and for a model
+    that went through torch.compile.
     """
 
     def __init__(
@@ -51,6 +56,8 @@ class Engine:
     ):
         if strategy not in POLICIES:
             raise ValueError(f"strategy is {strategy!r}, expected one of {', '.join(POLICIES)}")
+        if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None:
+            raise ValueError("the model went through torch.compile, expected the plain one: its state changes in place")
         policy = POLICIES[strategy]
         whole(slots, "slots", 1), whole(chunk, "chunk", 1)
         if token_budget is not None:
@@ -63,6 +70,10 @@ class Engine:
         self.rows = Rows(model, self.slots, chunk if policy.join else model.config.max_position_embeddings, state)
         self.stats = Stats(steps=deque(maxlen=KEPT_STEPS))
         self.arrived, self.began = 0, perf_counter()
+        self.owner = object()  # what marks a request as this engine's
+        self.open: dict[Request, Callable] = {}  # requests whose end wasn't made known yet, and to whom it is
+        self.whole = True  # False from before a step's first change to after its last
+        self.under_way: Generator | None = None  # the last step
 
     def now(self) -> float:
         """Seconds since the engine was made."""
@@ -100,19 +111,28 @@ class Engine:
         now = self.now()
         self.stats.requests += len(requests)
         for request in requests:
-            request.number, request.asked = self.arrived, now
+            request.number, request.asked, request.owner = self.arrived, now, self.owner
             self.arrived += 1
+            self.open[request] = request.on_finish or nobody
             if request.cap == 0:
                 self.end(request, "length")
             else:
                 self.scheduler.waiting.append(request)
 
     def cancel(self, request: Request) -> None:
-        """Ends a request with "cancelled" and what it has said so far; its slot is free at the next step."""
+        """Ends a request with "cancelled" and what it has said so far; its slot is free at the next step.
+
+        Raises ValueError for a request of another engine's.
+        """
+        self.check_owner(request)
+        if not self.stepping:
+            self.recover()
         if request.finish_reason is None:
+            whole, self.whole = self.whole, False
             self.end(request, "cancelled")
             if request in self.scheduler.waiting:
                 self.scheduler.waiting.remove(request)
+            self.whole = whole
 
     def run(self) -> None:
         """Steps until nobody is left."""
@@ -120,7 +140,14 @@ class Engine:
             pass
 
     def stream(self, request: Request) -> Iterator[int]:
-        """The ids of one request as they are said, stepping for all. Leave it early, and the request still runs."""
+        """The ids of one request as they are said, stepping for all. Leave it early, and the request still runs.
+
+        Raises ValueError for a request of another engine's.
+        """
+        self.check_owner(request)
+        return self.ids_of(request)
+
+    def ids_of(self, request: Request) -> Iterator[int]:
         told = 0
         while True:
             while told < len(request.token_ids):
@@ -132,26 +159,59 @@ class Engine:
     def step(self) -> bool:
         """One step for everybody who runs; False when there is nobody left.
 
-        Raises ValueError naming a request whose logits are NaN: it ends with "error", the next step goes on without
-        it. If anything else breaks a step off, a Ctrl-C say, the next one reads everybody's tokens again.
+        A request whose logits are NaN ends with "error" and a warning, the others go on. If anything breaks a step
+        off, the next one reads everybody's tokens again. Raises ValueError if called from within a step.
         """
+        if self.stepping:
+            raise ValueError(
+                "step was called from within a step of the same engine: a callback or a sampler may submit and cancel, "
+                "but not step, run or stream"
+            )
+        # A generator knows whether it runs, wherever an exception struck. A flag would stay up if one struck just
+        # before it is lowered.
+        self.under_way = (self.one_step() for _ in range(1))
+        (more,) = self.under_way
+        return more
+
+    @property
+    def stepping(self) -> bool:
+        return self.under_way is not None and self.under_way.gi_running
+
+    def one_step(self) -> bool:
         started = self.now()
-        # A caller may go on with their own state, which they couldn't if inference mode had made its tensors.
-        with torch.inference_mode() if self.rows.own else torch.no_grad():
+        with torch.inference_mode():
             try:
+                self.recover()
+                self.whole = False
                 self.rows.settle(self.scheduler)
                 if not self.scheduler.running:
+                    self.whole = True
                     return False
                 groups, reads = self.compute()
-                broken = self.postprocess(groups)
+                self.postprocess(groups)
+                self.whole = True
             except BaseException:
-                self.scheduler.start_over()
+                self.recover()
                 raise
         self.stats.took(self.now() - started, reads, decodes=self.scheduler.decoding > 0)
         self.stats.preempted = self.scheduler.preempted
-        if broken:
-            raise ValueError(broken)
         return True
+
+    def recover(self) -> None:
+        """After a step that broke off: everybody back in line, and what was left untold is told. If that breaks off
+        too, the next step begins with it."""
+        if self.whole:
+            return
+        for request in self.open:
+            request.mend(self.now() - request.asked)
+        self.scheduler.start_over()
+        for request in list(self.open):
+            self.make_known(request)
+        self.whole = True
+
+    def check_owner(self, request: Request) -> None:
+        if request.owner is not self.owner:
+            raise ValueError(f"request {request.index} is not this engine's: expected one that its submit returned")
 
     def compute(self) -> tuple[list[tuple[Tensor, list[Request]]], bool]:
         """Logits (N, V) and the N requests that now say a token by them, pass by pass; and whether any row read."""
@@ -179,10 +239,10 @@ class Engine:
             entries[request.row] = (request.index, "prefill")
         return entries
 
-    def postprocess(self, groups: list[tuple[Tensor, list[Request]]]) -> str | None:
-        """Takes one id a row and gives it to its request. Returns what is wrong if a row's logits are NaN."""
+    def postprocess(self, groups: list[tuple[Tensor, list[Request]]]) -> None:
+        """Takes one id a row and gives it to its request, or ends the request if the row's logits are NaN."""
         if not groups:
-            return None
+            return
         said, logprobs, sayers = [], [], []
         for logits, requests in groups:
             logits = penalise(logits, requests)
@@ -192,44 +252,51 @@ class Engine:
         self.rows.ids, self.rows.sayers = together(said), sayers
         # The one place where the host waits for the device: it must know who stops.
         host_ids, host_logprobs = self.rows.ids.tolist(), together(logprobs).tolist()
-        now, broken = self.now(), None
+        now = self.now()
         for request, token_id, logprob in zip(sayers, host_ids, host_logprobs, strict=True):
             if request.finish_reason is not None:
                 continue
             if logprob != logprob:
-                self.end(request, "error", f"its logits are NaN after {len(request.token_ids)} new tokens")
-                broken = broken or request.error
+                self.fail(request, f"its logits are NaN after {len(request.token_ids)} new tokens")
             else:
-                self.take(request, token_id, logprob, now)
-        return broken
+                request.accept(token_id, logprob, now - request.asked)
+                self.make_known(request)
 
-    def take(self, request: Request, token_id: int, logprob: float, now: float) -> None:
-        """One sampled id for a request that still runs."""
-        request.accept(token_id, logprob, now - request.asked)
-        self.stats.sampled_tokens += 1
-        if request.on_token and request.stop_id is None:
+    def make_known(self, request: Request) -> None:
+        """Counts and tells what was sampled for a request since the last time, and its end, if it has ended.
+
+        A line here either took effect or didn't, so that this can be called again if an exception struck anywhere:
+        numbers that belong together change in one statement, and what is still to be told is used up by the very
+        statement that tells it.
+        """
+        sampled, counted = len(request.logprobs), request.counted
+        self.stats.sampled_tokens, request.counted = self.stats.sampled_tokens + sampled - counted, sampled
+        while request.on_token and length_hint(request.untold):
             try:
-                request.on_token(request.index, token_id)
+                request.on_token(request.index, next(request.untold))
             except Exception as error:
-                self.end(request, "error", f"its on_token raised {type(error).__name__}: {error}")
-                warnings.warn(request.error, stacklevel=2)
-        if request.finish_reason:
-            self.ended(request)
-
-    def end(self, request: Request, reason: str, error: str | None = None) -> None:
-        request.error = error and f"request {request.index}: {error}"
-        request.finish(reason, self.now() - request.asked)
-        self.ended(request)
-
-    def ended(self, request: Request) -> None:
-        if request.over:  # its on_token may have cancelled it, or raised, in its last step
+                self.fail(request, f"its on_token raised {type(error).__name__}: {error}")
+        if request.finish_reason is None:
             return
-        request.over = True
-        self.stats.finished += 1
-        self.scheduler.stale = True
         release(request)
-        if request.on_finish:
-            request.on_finish(request)
+        self.scheduler.stale = True
+        if not request.over:
+            self.stats.finished, request.over = self.stats.finished + 1, True
+        if request in self.open:  # its on_token may have cancelled it, or raised, in its last step
+            self.open.pop(request)(request)
+
+    def fail(self, request: Request, why: str) -> None:
+        request.error = f"request {request.index}: {why}"
+        self.end(request, "error")
+        warnings.warn(request.error, stacklevel=2)
+
+    def end(self, request: Request, reason: str) -> None:
+        request.finish(reason, self.now() - request.asked)
+        self.make_known(request)
+
+
+def nobody(request: Request) -> None:
+    """Whom the end of a request is made known to that has no `on_finish`."""
 
 
 def together(parts: list[Tensor]) -> Tensor:

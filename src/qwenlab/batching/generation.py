@@ -44,10 +44,11 @@ def generate(
     prompts first, so that a batch has fewer pads; results are in the order asked. shared_prefix: None reads a prompt
     once for its n answers, True also the beginning that all prompts have in common, False nothing.
 
-    `on_token(i, token_id)` is called for every id but a stop id. If it raises, request i ends with finish_reason
-    "error" and a warning. Else an answer ends with "stop" or "length"; prompt and answer together stay within
-    config.max_position_embeddings. `on_finish(request)` is called as each answer ends, in order of ending; if that
-    raises, so does `generate`. Raises ValueError naming the prompt or option and what was expected.
+    `on_token(i, token_id)` is called for every id but a stop id. If it raises, or if a request's logits are NaN, that
+    request ends with finish_reason "error" and a warning. Else an answer ends with "stop" or "length"; prompt and
+    answer together stay within config.max_position_embeddings. `on_finish(request)` is called as each answer ends, in
+    order of ending; if that raises, so does `generate`. Raises ValueError naming the prompt or option and what was
+    expected.
     """
     whole(slots, "slots", 1)
     options = (n, max_new_tokens, stop, temperature, top_k, top_p, repetition_penalty, seed)

@@ -24,11 +24,11 @@ class Prefix:
     def leave(self, request: Request) -> None:
         """The request has it, or never will."""
         self.users.discard(request)
-        request.prefixes.remove(self)
         if self.reader is request:
             self.reader = None
         if not self.users:
             self.state = None
+        request.prefixes.remove(self)  # last: nobody must wait for a reader that has gone, wherever this breaks off
 
 
 def share(requests: list[Request], n: int, everybody: bool) -> None:

@@ -62,18 +62,19 @@ class Request:
         if len(self.token_ids) == self.cap:
             self.finish("length", now)
 
-    def take_back(self) -> None:
-        """After a step that broke off: an id that was only half taken is taken back, and will be said again."""
+    def mend(self, now: float) -> None:
+        """After a step that broke off: what was only half taken is taken back, to be sampled again, or completed."""
         if self.finish_reason is None:
-            said = min(len(self.token_ids), len(self.logprobs), self.cap - 1)
-            del self.token_ids[said:], self.logprobs[said:]
-            self._seen = self._generator = None
+            self.error = self.stop_id = self._seen = self._generator = None
             self._drawn = 0
+            del self.logprobs[len(self.token_ids) :]  # `accept` adds the id last
+            if len(self.token_ids) == self.cap:
+                self.finish("length", now)
 
     def finish(self, reason: str, now: float) -> None:
-        self.finish_reason = reason
-        self.seconds = now
         self._seen = None
+        self.seconds = now
+        self.finish_reason = reason  # last: whoever has one is done
 
     def next_uniform(self) -> float:
         """The number in [0, 1) that decides the next token: of this request's own stream, whoever else is in the batch.
@@ -101,12 +102,17 @@ class Request:
         self._uniforms: list[float] = []
         self._drawn = 0  # blocks of them
         self._seen: Tensor | None = None
-        # While it is on its way: its number in the line and when it came, its row, how many of its tokens the row
-        # has read, whether that was all, whether it has been counted as finished, and the beginnings it may share.
+        # While it is on its way: whose it is, its number in the line and when it came, its row, how many of its tokens
+        # the row has read, whether that was all, and the beginnings it may share.
+        self.owner: object = None
         self.number, self.asked = 0, 0.0
         self.row: int | None = None
-        self.read, self.decoding, self.over = 0, False, False
+        self.read, self.decoding = 0, False
         self.prefixes: list = []
+        # What has been made known of it: how many sampled tokens were counted, which ids on_token was not told yet,
+        # and whether it has been counted as finished.
+        self.counted, self.over = 0, False
+        self.untold = iter(self.token_ids)
 
 
 def make_requests(

@@ -28,8 +28,8 @@ def sample(logits: Tensor, requests: Sequence[Request]) -> Tensor:
     scaled = scale(logits[index], drawing)
     if any(request.top_k or request.top_p < 1 for request in drawing):
         scaled = scaled.masked_fill(~most_probable(scaled, drawing), float("-inf"))
-    uniform = torch.tensor([request.next_uniform() for request in drawing], dtype=torch.float64, device=logits.device)
-    greedy[index] = inverse_cdf(scaled.softmax(-1), uniform)
+    uniform = torch.tensor([request.next_uniform() for request in drawing], dtype=torch.float64)
+    greedy[index] = inverse_cdf(scaled.softmax(-1), uniform).to(logits.device)
     return greedy
 
 
@@ -94,10 +94,15 @@ def most_probable(scaled: Tensor, requests: Sequence[Request]) -> Tensor:
 
 
 def inverse_cdf(probabilities: Tensor, uniform: Tensor) -> Tensor:
-    """The id in whose stretch of the line [0, total) the row's number falls. (R, V) and (R,) in [0, 1) to (R,)."""
+    """The id in whose stretch of the line [0, total) the row's number falls. (R, V) and (R,) in [0, 1) to (R,).
+
+    Added up in float64, which not every device has (Apple's doesn't): on the host, but for NVIDIA's and AMD's.
+    """
+    if probabilities.device.type != "cuda":
+        probabilities = probabilities.cpu()
     line = probabilities.cumsum(-1, dtype=torch.float64)
     total = line[:, -1:]
-    point = torch.minimum(uniform[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
+    point = torch.minimum(uniform.to(line.device)[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
     # The first id whose end lies beyond the point: an id of probability 0 has no stretch and is never it.
     # NaN falls beyond the last, and is named by whoever looks at the log-probabilities.
     return torch.searchsorted(line, point, right=True)[:, 0].clamp(max=line.shape[1] - 1)

@@ -124,9 +124,8 @@ class Scheduler:
         everybody = sorted({*self.running, *self.waiting}, key=lambda request: request.number)
         for request in everybody:
             if request.row is not None:
-                self.vacate(request, dirty=True)
                 release(request)
-                request.take_back()
+                self.vacate(request, dirty=True)  # last, so that it is done again if this breaks off too
         if not self.pinned:
             self.dirty = set(range(self.slots))
         self.waiting = deque(request for request in everybody if request.finish_reason is None)

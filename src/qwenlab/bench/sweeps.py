@@ -119,8 +119,8 @@ def sweep(
 
 
 def distinct(batch_sizes: Sequence[int]) -> list[int]:
-    """The batch sizes as a list; ValueError for one below 1 or named twice, or none at all."""
-    sizes = [whole(size, "a batch size", 1) for size in batch_sizes]
+    """The batch sizes as a list; ValueError for one below 1 or above a million, named twice, or none at all."""
+    sizes = [whole(size, "a batch size", 1, 10**6) for size in batch_sizes]
     if not sizes or len(set(sizes)) != len(sizes):
         raise ValueError(f"batch_sizes is {sizes}, expected at least one size and none twice")
     return sizes

@@ -18,7 +18,7 @@ import torch
 from qwenlab.batching.generation import generate
 from qwenlab.bench.roofline import synchronise
 from qwenlab.bench.timing import Spread, alternate, in_columns, machine_name
-from qwenlab.errors import QwenlabError, whole
+from qwenlab.errors import QwenlabError, failure, whole
 
 STATUS = Path("/proc/self/status")
 GIB = 2**30
@@ -157,21 +157,22 @@ def in_a_process(case: tuple[str, int], common: dict) -> dict:
     run = subprocess.run([sys.executable, "-c", program, asked], capture_output=True, text=True)
     if run.returncode:
         said = run.stderr.strip().splitlines() or [f"status {run.returncode}"]
-        raise QwenlabError(f"{case[0]} at batch {case[1]}: {said[-1].removeprefix('qwenlab: ')}")
+        error = QwenlabError(f"{case[0]} at batch {case[1]}: {said[-1].removeprefix('qwenlab: ')}")
+        raise error if run.returncode == error.status else failure(error)
     return json.loads(run.stdout.splitlines()[-1])
 
 
 def work(*, task, batch, model, problems, data, cap, threads, dtype, device) -> dict:
     """One task at one batch size in this process: seconds, tokens, and bytes of memory before and at the highest."""
     from qwenlab.console import use_threads
-    from qwenlab.model.loading import load
+    from qwenlab.model.loading import load_with_tokenizer
     from qwenlab.tasks import distill, evaluate, grpo, load_problems, self_consistency
     from qwenlab.tasks.problems import problem_prompts
     from qwenlab.tasks.traces import Trace
 
     use_threads(threads)
     dtype = dtype or ("float32" if task in ("grpo", "distillation") else None)
-    network, tokenizer = load(model, dtype, device)
+    network, tokenizer = load_with_tokenizer(model, dtype, device)
     asked = load_problems(data, limit=problems)
     few, traces = asked[: len(asked) // 4], []
     prompts = problem_prompts(tokenizer, asked)
@@ -216,4 +217,5 @@ def tell() -> None:
     try:
         print(json.dumps(work(**json.loads(sys.argv[1]))))
     except (ValueError, MemoryError, torch.OutOfMemoryError) as problem:
-        sys.exit(f"qwenlab: {' '.join(str(problem).split()) or type(problem).__name__}")
+        print("qwenlab:", " ".join(str(problem).split()) or type(problem).__name__, file=sys.stderr)
+        sys.exit(getattr(problem, "status", 2) if isinstance(problem, ValueError) else 1)

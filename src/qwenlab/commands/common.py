@@ -1,6 +1,7 @@
 """What several commands have alike: options, opening a model, how things are counted in a line of text."""
 
 import re
+import warnings
 from collections import Counter
 from typing import Annotated
 
@@ -20,19 +21,27 @@ Slots = Annotated[int, typer.Option(help="Most prompts answered at the same time
 
 def open_model(name: str, dtype: str | None, device: str | None):
     """The model and its tokenizer. What its checkpoint has more than it needs is named in a line."""
-    from qwenlab.model.loading import load
+    from qwenlab.model.loading import load_with_tokenizer
 
-    network, tokenizer = load(name, dtype, device)
+    with warnings.catch_warnings(record=True) as heard:
+        network, tokenizer = load_with_tokenizer(name, dtype, device)
+    for warning in heard:
+        say(warning.message)
     say_ignored(name, network.ignored)
     return network, tokenizer
 
 
 def say_ignored(model: str, names: list[str]) -> None:
     """Which parts of a checkpoint have no use here, each with its number of tensors: the eyes of a multimodal one."""
-    parts = Counter(re.match(r"(model\.)?\w+", name)[0] for name in names)
+    parts = Counter(part_of(name) for name in names)
     if parts:
         told = [f"{part} ({many} tensor{'s' * (many > 1)})" for part, many in parts.items()]
         say(f"{model}: ignored {', '.join(told)}")
+
+
+def part_of(name: str) -> str:
+    """The part of a checkpoint that a tensor belongs to."""
+    return "inv_freq" if name.endswith("inv_freq") else re.match(r"(model\.)?\w+", name)[0]
 
 
 def where(network) -> str:

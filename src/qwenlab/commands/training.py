@@ -1,5 +1,6 @@
 """`qwenlab grpo` trains a model on problems whose answers can be checked, `qwenlab plot` draws what a run measured."""
 
+from io import BytesIO
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ Steps = Annotated[int, typer.Option(help="How many steps the model has done at t
 Minutes = Annotated[float | None, typer.Option(help="No new step after so many minutes of training.")]
 LearningRate = Annotated[float, typer.Option(help="3e-4 for the tiny models, 1e-6 for published ones.")]
 SaveEvery = Annotated[int, typer.Option(help="Steps between two checkpoints; the newest is kept.")]
-PNG = "metrics.png"
+PNG, PICTURES = "metrics.png", (".png", ".svg", ".pdf")
 
 
 def grpo(
@@ -89,9 +90,13 @@ def draw(folder: Path, output: Path | None = None) -> None:
     """The metrics in `folder` as a picture: a point a step, and a line for the mean of ten. Raises QwenlabError."""
     from matplotlib.figure import Figure
 
+    from qwenlab.tasks.run_folder import write_whole
     from qwenlab.tasks.training import read_metrics
 
-    metrics, output = read_metrics(folder), output or folder / PNG
+    output = output or folder / PNG
+    if output.suffix.lower() not in PICTURES:
+        raise QwenlabError(f"{output}: can't be written (expected a name that ends in {', '.join(PICTURES)})")
+    metrics = read_metrics(folder)
     names = [name for name in metrics[0] if name != "step"]
     figure = Figure(figsize=(12, 2.2 * -(-len(names) // 4)), layout="constrained")
     figure.suptitle(f"{folder.name}: a point for each step, a line for the mean of ten")
@@ -101,8 +106,7 @@ def draw(folder: Path, output: Path | None = None) -> None:
         smooth = [sum(part) / len(part) for part in (values[max(0, i - 9) : i + 1] for i in range(len(values)))]
         axes.plot(values, ".", markersize=3, alpha=0.5)
         axes.plot(smooth)
-    try:
-        figure.savefig(output)
-    except (OSError, ValueError) as problem:  # no such folder, or a suffix that matplotlib can't write
-        raise QwenlabError(f"{output}: can't be written ({problem})") from None
+    picture = BytesIO()
+    figure.savefig(picture, format=output.suffix[1:].lower())
+    write_whole(output, picture.getvalue())
     say(f"{output}: {len(names)} metrics of {len(metrics)} steps")

@@ -1,4 +1,4 @@
-"""Two of the exercises of lesson 10: common-prefix and repeat-rows."""
+"""Two of the exercises of lesson 08: common-prefix and repeat-rows."""
 
 import random
 from itertools import product, takewhile

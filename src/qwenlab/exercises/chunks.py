@@ -1,4 +1,4 @@
-"""The exercise of lesson 09 on chunks: next-chunk, (size, read, decoding, room) -> start, end, speaks."""
+"""The exercise of lesson 07 on chunks: next-chunk, (size, read, decoding, room) -> start, end, speaks."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The third exercise of lesson 08: row-steps. The others are in leaving.py."""
+"""The third exercise of lesson 06: row-steps. The others are in leaving.py."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The exercises of lesson 07: decode-step and cut-at-stop."""
+"""The exercises of lesson 05: decode-step and cut-at-stop."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The exercises of lesson 06: hide-gates and next-positions."""
+"""The exercises of lesson 10: hide-gates and next-positions."""
 
 import random
 

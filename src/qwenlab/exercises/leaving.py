@@ -1,4 +1,4 @@
-"""Two exercises of lesson 08: survivors and scatter-back. The third is in counting.py."""
+"""Two exercises of lesson 06: survivors and scatter-back. The third is in counting.py."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The exercise of lesson 05 on the rule: delta-step."""
+"""The exercise of lesson 09 on the rule: delta-step."""
 
 import random
 

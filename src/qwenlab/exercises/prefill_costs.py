@@ -1,4 +1,4 @@
-"""An exercise of lesson 10: prefill-tokens."""
+"""An exercise of lesson 08: prefill-tokens."""
 
 import random
 

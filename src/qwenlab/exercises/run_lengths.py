@@ -1,4 +1,4 @@
-"""The exercise of lesson 09 on the length of a run: schedule-steps."""
+"""The exercise of lesson 07 on the length of a run: schedule-steps."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The exercise of lesson 09 on seats: admit."""
+"""The exercise of lesson 07 on seats: admit."""
 
 import random
 

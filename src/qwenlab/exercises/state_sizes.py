@@ -1,4 +1,4 @@
-"""The exercise of lesson 05 on sizes: state-bytes."""
+"""The exercise of lesson 09 on sizes: state-bytes."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The exercise of lesson 06 on the convolution's window: next-window."""
+"""The exercise of lesson 10 on the convolution's window: next-window."""
 
 import random
 

@@ -7,6 +7,10 @@ from qwenlab.errors import QwenlabError, read_json
 
 KINDS = ("full_attention", "linear_attention")
 SUPPORTED = ("qwen3", "qwen3_5", "qwen3_5_text")
+# Beyond these a model takes minutes to lay out, or its sizes overflow PyTorch's: no checkpoint has them.
+MOST_LAYERS = 1000
+MOST_FEATURES = 2**24
+MOST_TOKENS = 2**31 - 1
 
 
 class ConfigError(QwenlabError):
@@ -87,8 +91,8 @@ class Config:
                 raise ConfigError(f"{source}: field {name!r} is missing")
             if kind is bool and not isinstance(value, bool):
                 raise ConfigError(f"{source}: {name} is {value!r}, expected true or false")
-            if kind is int and not whole_number(value):
-                raise ConfigError(f"{source}: {name} is {value!r}, expected a whole number of at least 1")
+            if kind is int:
+                refuse_size(name, value, source)
             if kind is float and not (number(value) and 0 < value < 1e38):  # the model works in float32
                 raise ConfigError(f"{source}: {name} is {value!r}, expected a number above 0")
             picked[name] = float(value) if kind is float else value
@@ -108,6 +112,20 @@ def whole_number(value) -> bool:
     return number(value) and isinstance(value, int) and value >= 1
 
 
+def refuse_size(name: str, value, source: str) -> None:
+    """Raises ConfigError unless `value` is a size that a model can have."""
+    if not whole_number(value):
+        raise ConfigError(f"{source}: {name} is {value!r}, expected a whole number of at least 1")
+    most = {"num_hidden_layers": MOST_LAYERS, "max_position_embeddings": MOST_TOKENS}.get(name, MOST_FEATURES)
+    if value > most:
+        raise ConfigError(f"{source}: {name} is {shown(value)}, expected at most {most}")
+
+
+def shown(number: int) -> str:
+    """A whole number, or how large it is where its digits would fill the line."""
+    return str(number) if number < 10**20 else f"above 10^{int(number.bit_length() * 0.30102) - 1}"
+
+
 def text_part(values: dict, source: str) -> dict:
     """The fields of the language model: a multimodal file has them in `text_config`, and decides itself on tying."""
     inner = values.get("text_config")
@@ -120,8 +138,11 @@ def text_part(values: dict, source: str) -> dict:
 
 
 def find_rope(values: dict) -> dict:
-    """Positions' settings sit inside `rope_parameters` in newer files and at the top level in older ones."""
-    merged = {**values, **(values.get("rope_parameters") or {})}
+    """RoPE's settings: in newer files inside `rope_parameters`, in older ones at the top level.
+
+    A `rope_scaling` beside `rope_parameters` replaces it, as in transformers.
+    """
+    merged = {**values, **(values.get("rope_scaling") or values.get("rope_parameters") or {})}
     share = 1.0 if values["model_type"] == "qwen3" else merged.get("partial_rotary_factor", 0.25)
     return {"rope_theta": merged.get("rope_theta"), "partial_rotary_factor": share}
 
@@ -129,7 +150,7 @@ def find_rope(values: dict) -> dict:
 def find_layer_types(values: dict, source: str) -> tuple[str, ...]:
     """Each layer's kind: listed, or for Qwen3.5 every `full_attention_interval`-th (4 where absent) full attention."""
     layers, listed = values.get("num_hidden_layers"), values.get("layer_types")
-    if not whole_number(layers):
+    if not whole_number(layers) or layers > MOST_LAYERS:
         return ()  # refused by name a moment later
     if listed is None:
         every = 1 if values["model_type"] == "qwen3" else values.get("full_attention_interval", 4)
@@ -145,8 +166,8 @@ def as_ids(value, source: str, error: type[QwenlabError]) -> tuple[int, ...]:
     """The eos_token_id of a JSON file (None, one id or a list) as a tuple. Raises `error`, naming the file."""
     ids = value if isinstance(value, list) else [] if value is None else [value]
     for id in ids:
-        if isinstance(id, bool) or not isinstance(id, int):
-            raise error(f"{source}: eos_token_id holds {id!r}, expected whole numbers")
+        if isinstance(id, bool) or not isinstance(id, int) or not 0 <= id <= MOST_TOKENS:
+            raise error(f"{source}: eos_token_id holds {id!r}, expected whole numbers of at least 0")
     return tuple(ids)
 
 
@@ -155,21 +176,29 @@ def refuse_what_is_not_computed(values: dict, source: str) -> None:
     for name, kind in {"rope_parameters": dict, "rope_scaling": dict, "layer_types": list}.items():
         if not isinstance(values.get(name) or kind(), kind):
             raise ConfigError(f"{source}: {name} is {values[name]!r}, expected a {kind.__name__}")
-    rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
     older = values["model_type"] == "qwen3"
+    model = f"model_type {values['model_type']!r}"
+    for place in ("rope_parameters", "rope_scaling"):
+        rope = values.get(place) or {}
+        rope_type = rope.get("rope_type", rope.get("type"))
+        if rope_type not in (None, "default"):
+            raise ConfigError(f"{source}: {place} of rope_type {rope_type!r} is not supported for {model}")
+        for name, value in rope.items():
+            if isinstance(value, dict):
+                raise ConfigError(f"{source}: {place} with settings of its own for {name!r} is not supported")
     computed = {
-        "rope_type": ["default"],
         "hidden_act": ["silu"],
         "attention_bias": [False],
         "use_sliding_window": [False],
         "attn_output_gate": [not older],
-        "layer_types": KINDS[:1] if older else KINDS,
     }
-    asked = {**values, "rope_type": rope.get("rope_type", rope.get("type"))}
     for name, known in computed.items():
-        for value in asked.get(name) or () if name == "layer_types" else [asked.get(name)]:
-            if value is not None and value not in known:
-                raise ConfigError(f"{source}: {name} {value!r} is not supported for model_type {asked['model_type']!r}")
+        value = values.get(name)
+        if value is not None and value not in known:
+            raise ConfigError(f"{source}: {name} {value!r} is not supported for {model}")
+    for kind in values.get("layer_types") or ():
+        if kind not in (KINDS[:1] if older else KINDS):
+            raise ConfigError(f"{source}: layer_types {kind!r} is not supported for {model}")
 
 
 def refuse_what_does_not_fit(config: Config, source: str) -> None:
@@ -179,6 +208,15 @@ def refuse_what_does_not_fit(config: Config, source: str) -> None:
         many, few = getattr(config, whole), getattr(config, part)
         if few and many % few:
             raise ConfigError(f"{source}: {whole} {many} is not a multiple of {part} {few}")
+    widths = {
+        "num_attention_heads": "head_dim",
+        "linear_num_key_heads": "linear_key_head_dim",
+        "linear_num_value_heads": "linear_value_head_dim",
+    }
+    for heads, size in widths.items():
+        width = getattr(config, heads) * getattr(config, size)
+        if width > MOST_FEATURES:
+            raise ConfigError(f"{source}: {heads} times {size} is {width}, expected at most {MOST_FEATURES}")
     if config.head_dim % 2:
         raise ConfigError(f"{source}: head_dim is {config.head_dim}, expected an even number (rotary pairs)")
     if not 2 <= config.rotary_dim <= config.head_dim or config.rotary_dim % 2:

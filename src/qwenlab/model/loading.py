@@ -1,6 +1,8 @@
 """From a name to a model and its tokenizer: a shipped tiny model, a folder, or a checkpoint of the Hugging Face hub."""
 
 import re
+import warnings
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -9,7 +11,8 @@ import torch
 from qwenlab.errors import QwenlabError, read_json
 from qwenlab.model.config import Config, as_ids
 from qwenlab.model.model import Model
-from qwenlab.model.weights import INDEX, load_weights, save_weights
+from qwenlab.model.weights import INDEX, has_own_head, load_weights, save_weights
+from qwenlab.text.tokenizer import FILE as TOKENIZER
 from qwenlab.text.tokenizer import Tokenizer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -21,8 +24,8 @@ class CheckpointError(QwenlabError):
     """The name leads to no checkpoint, or the checkpoint can't be had or lacks a file."""
 
 
-def load(name, dtype=None, device=None) -> tuple[Model, Tokenizer]:
-    """The model and the tokenizer of a checkpoint.
+def load(name, dtype=None, device=None) -> tuple[Model, Tokenizer | None]:
+    """The model and the tokenizer of a checkpoint. Without a tokenizer.json the tokenizer is None, with a warning.
 
     name: a shipped model ("tiny"; a folder of that name is "./tiny"), else a folder in Hugging Face layout
     (config.json, tokenizer.json, *.safetensors), else a hub id ("Qwen/Qwen3-0.6B"), which is downloaded once.
@@ -30,19 +33,41 @@ def load(name, dtype=None, device=None) -> tuple[Model, Tokenizer]:
 
     The model comes ready for inference: `eval()`, and no parameter asks for gradients. Call
     `model.requires_grad_(True)` to train it. `model.stop_ids` are the ids that end an answer, `model.ignored` names
-    the checkpoint's tensors that were not needed (those of a multimodal Qwen3.5 that see).
+    the checkpoint's tensors that were not needed (those of a multimodal Qwen3.5 that see). If config.json ties lm_head
+    to the embedding but the stored one differs, the stored one is used, with a warning.
     Raises CheckpointError, ConfigError, WeightsError, TokenizerError or ChatTemplateError, each in one line.
     """
     device = choose_device(device)
     dtype = choose_dtype(dtype, device)
     folder = find_checkpoint(name)
     config = Config.from_folder(folder)
-    tokenizer = Tokenizer.from_folder(folder, vocab_size=config.vocab_size)
+    tokenizer = None
+    if has_tokenizer(folder):
+        tokenizer = Tokenizer.from_folder(folder, vocab_size=config.vocab_size)
+    else:
+        reason = f"{folder}: no {TOKENIZER}, so the tokenizer is None; the model itself takes token ids"
+        warnings.warn(reason, stacklevel=2)
+    if config.tie_word_embeddings and has_own_head(folder):
+        reason = f"{folder}: config.json ties lm_head to the embedding, but the stored one differs and is used"
+        warnings.warn(reason, stacklevel=2)
+        config = replace(config, tie_word_embeddings=False)
     with torch.device("meta"):  # shapes without numbers: the file's tensors take their places
         model = Model(config)
     model.ignored = load_weights(model, folder, dtype=dtype, device=device)
-    model.stop_ids, model.folder = stop_ids(folder, config), folder
+    model.stop_ids, model.folder = stop_ids(folder, config, tokenizer), folder
     return model.eval().requires_grad_(False), tokenizer
+
+
+def load_with_tokenizer(name, dtype=None, device=None) -> tuple[Model, Tokenizer]:
+    """As `load`, for work on text: raises CheckpointError where there is no tokenizer."""
+    folder = find_checkpoint(name)
+    if not has_tokenizer(folder):
+        raise CheckpointError(f"{name}: no {TOKENIZER} in this checkpoint, which is needed to turn text into tokens")
+    return load(folder, dtype, device)
+
+
+def has_tokenizer(folder: Path) -> bool:
+    return (folder / TOKENIZER).exists()
 
 
 def save_checkpoint(model: Model, folder, dtype: torch.dtype | None = None) -> None:
@@ -66,11 +91,16 @@ def shipped_folder() -> Path:
     return Path(str(files("qwenlab"))) / "checkpoints"
 
 
-def stop_ids(folder: Path, config: Config) -> frozenset[int]:
-    """generation_config.json's eos_token_id, else config.json's: only the first knows all of them (Qwen3 has two)."""
+def stop_ids(folder: Path, config: Config, tokenizer: Tokenizer | None) -> frozenset[int]:
+    """The ids that end an answer: generation_config.json's eos_token_id, else config.json's, and the tokenizer's own.
+
+    Qwen3 has two, which only generation_config.json lists. A fine-tuned model may end with the tokenizer's own alone.
+    """
     path = folder / "generation_config.json"
     values = read_json(path, CheckpointError) if path.exists() else {}
-    return frozenset(as_ids(values.get("eos_token_id"), str(path), CheckpointError) or config.eos_token_id)
+    listed = as_ids(values.get("eos_token_id"), str(path), CheckpointError) or config.eos_token_id
+    own = () if tokenizer is None or tokenizer.eos_id is None else (tokenizer.eos_id,)
+    return frozenset((*listed, *own))
 
 
 def choose_device(device) -> torch.device:
@@ -79,7 +109,8 @@ def choose_device(device) -> torch.device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(device)
-        torch.empty(0, device=device)  # a device that this torch or this machine lacks fails here, not midway
+        # A device that torch or the machine lacks fails here, not midway; so does one without numbers (meta).
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, TypeError) as problem:
         reason = str(problem).strip().partition("\n")[0]
         raise CheckpointError(f"device {str(device)!r} can't be used ({reason})") from None
@@ -102,15 +133,20 @@ def find_checkpoint(name) -> Path:
         return shipped_folder() / name
     if not isinstance(name, str | Path) or not str(name).strip():
         raise CheckpointError(f"name is {name!r}, expected a shipped model, a folder or a hub id")
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return path
-    if path.exists():
-        raise CheckpointError(f"{name}: a file, expected the checkpoint's folder")
+    shown = str(name) if len(str(name)) <= 200 else f"{str(name)[:200]}..."
+    try:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            return path
+        if path.exists():
+            raise CheckpointError(f"{shown}: a file, expected the checkpoint's folder")
+    except (OSError, RuntimeError) as problem:  # too long, not readable, a home unknown
+        reason = problem.strerror if isinstance(problem, OSError) else problem
+        raise CheckpointError(f"no checkpoint {shown!r}: not a path that can be read ({reason})") from None
     if isinstance(name, str) and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name, re.ASCII):
         return download(name)
     raise CheckpointError(
-        f"no checkpoint {str(name)!r}: shipped are {', '.join(shipped_names()) or 'none'}; "
+        f"no checkpoint {shown!r}: shipped are {', '.join(shipped_names()) or 'none'}; "
         "write a folder as ./name and a hub id as owner/name"
     )
 

@@ -8,7 +8,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
 
-from qwenlab.errors import QwenlabError, read_json
+from qwenlab.errors import QwenlabError, read_json, refuse_lfs_pointer
 from qwenlab.model.deltanet import KEPT_FLOAT32
 
 SINGLE = "model.safetensors"
@@ -16,6 +16,8 @@ INDEX = "model.safetensors.index.json"
 FLOATS = ("F64", "F32", "F16", "BF16")
 NESTED = "model.language_model."  # where a multimodal Qwen3.5 keeps what a text-only file has under "model."
 OTHER_PARTS = ("model.visual.", "mtp.")  # eyes, and a head that guesses several tokens ahead
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+COMPUTED = "rotary_emb.inv_freq"  # RoPE's frequencies, which old checkpoints store and config.json determines
 
 
 class WeightsError(QwenlabError):
@@ -26,10 +28,13 @@ def load_weights(model: nn.Module, folder, dtype: torch.dtype | None = None, dev
     """Fills `model` (which may live on the meta device) from the safetensors in `folder`.
 
     Tensors become `dtype` (None = as stored; DeltaNet's float32 ones stay so) on `device`. All are checked before the
-    first is taken: one WeightsError lists what is missing, surplus, misshapen or quantised (no float). Returns the
-    names that were ignored: of a multimodal Qwen3.5 all but the language model, of a tied model a stored `lm_head`.
+    first is taken: one WeightsError lists what is missing, surplus, misshapen or quantised (no float), or says that
+    a tied model's file stores another `lm_head`. Returns the names that were ignored: of a multimodal Qwen3.5 all but
+    the language model, of a tied model an `lm_head` equal to the embedding, and stored RoPE frequencies.
     """
     folder = Path(folder)
+    if model.config.tie_word_embeddings and has_own_head(folder):
+        raise WeightsError(f"{folder}: {HEAD} differs from {EMBEDDING}, though config.json ties the two")
     published, ignored = language_model(tensor_files(folder), model.config)
     expected = dict(model.named_parameters())
     opened = {path: open_file(path) for path in dict.fromkeys(path for _, path in published.values())}
@@ -70,6 +75,24 @@ def save_weights(model: nn.Module, folder, dtype: torch.dtype | None = None) -> 
     return path
 
 
+def has_own_head(folder) -> bool:
+    """Whether the checkpoint stores an `lm_head` that differs from the embedding, whatever config.json says.
+
+    Raises WeightsError.
+    """
+    files = tensor_files(Path(folder))
+    embedding = EMBEDDING if EMBEDDING in files else EMBEDDING.replace("model.", NESTED, 1)
+    if HEAD not in files or embedding not in files:
+        return False
+    ours, theirs = (open_file(files[name]).get_slice(name) for name in (HEAD, embedding))
+    same_kind = ours.get_dtype() == theirs.get_dtype() and ours.get_dtype() in FLOATS
+    if ours.get_shape() != theirs.get_shape() or len(ours.get_shape()) != 2 or not same_kind:
+        return True
+    # Piece by piece, so that two large tensors needn't fit into memory beside each other.
+    starts = range(0, ours.get_shape()[0], 4096)
+    return not all(torch.equal(ours[at : at + 4096], theirs[at : at + 4096]) for at in starts)
+
+
 def dtype_of(name: str, dtype: torch.dtype | None) -> torch.dtype | None:
     """The dtype of one tensor of a model in `dtype`."""
     return torch.float32 if dtype is not None and name.endswith(KEPT_FLOAT32) else dtype
@@ -77,16 +100,20 @@ def dtype_of(name: str, dtype: torch.dtype | None) -> torch.dtype | None:
 
 def language_model(files: dict[str, Path], config) -> tuple[dict[str, tuple[str, Path]], list[str]]:
     """Our name of each tensor to its name in the file and the file, and the names of what the model has no use for."""
-    unused = (*(OTHER_PARTS if config.is_qwen3_5 else ()), *(["lm_head.weight"] if config.tie_word_embeddings else ()))
+    unused = OTHER_PARTS if config.is_qwen3_5 else ()
     published, ignored = {}, []
     for name, path in files.items():
         ours = name.replace(NESTED, "model.", 1)
-        if name.startswith(unused):
+        tied_head = name == HEAD and config.tie_word_embeddings
+        if name.startswith(unused) or name.endswith(COMPUTED) or tied_head:
             ignored.append(name)
         elif ours != name and ours in files:  # there twice: one is surplus
             published[name] = (name, path)
         else:
             published[ours] = (name, path)
+    if config.tie_word_embeddings and HEAD in files and EMBEDDING not in published:
+        ignored.remove(HEAD)  # one tensor under the name of the other, as some tools save a tied pair
+        published[EMBEDDING] = (HEAD, files[HEAD])
     return published, ignored
 
 
@@ -120,6 +147,7 @@ def open_file(path: Path):
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as problem:
+        refuse_lfs_pointer(path, WeightsError)
         raise WeightsError(f"{path}: not a whole safetensors file ({problem})") from None
 
 

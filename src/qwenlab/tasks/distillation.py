@@ -18,14 +18,26 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from qwenlab.errors import whole
+from qwenlab.errors import flags, number, whole
 from qwenlab.tasks.run_folder import RunFolder
 from qwenlab.tasks.traces import Row, Trace, TraceError, answer_rows
-from qwenlab.tasks.training import LOGITS, Training, TrainingError, positive, run_settings, token_logprobs
+from qwenlab.tasks.training import (
+    COLDEST,
+    HOTTEST,
+    LARGE,
+    LARGEST_LR,
+    LOGITS,
+    MOST_STEPS,
+    Training,
+    TrainingError,
+    run_settings,
+    token_logprobs,
+)
 
 POOL = 50  # rows of a batch should be of one length: so many batches are cut at once from rows sorted by length
 WARM_UP = 20  # steps
 CHECK_EVERY = SAVE_EVERY = 50  # steps
+MOST_EPOCHS = 1e6
 
 
 class Distilled(NamedTuple):
@@ -71,18 +83,28 @@ def distill(
     folder: a run that was killed goes on there and ends with the same weights, bit by bit; not so with `minutes`, since
     no two runs take the same time. Raises TraceError, TrainingError, RunFolderError, and ValueError for an option.
     """
-    positive(epochs=epochs, minutes=minutes, lr=lr, temperature=temperature)
+    number(epochs, "epochs", most=MOST_EPOCHS)
+    number(lr, "lr", most=LARGEST_LR)
+    number(temperature, "temperature", above=COLDEST, most=HOTTEST)
+    if minutes is not None:
+        number(minutes, "minutes", most=LARGE)
+    whole(batch_size, "batch_size", 1, MOST_STEPS)
+    micro_batch = whole(batch_size if micro_batch is None else micro_batch, "micro_batch", 1)
+    whole(held_out, "held_out", 0)
+    whole(seed, "seed", 0)
+    flags(plain=plain, progress=progress)
+    if teacher is not None and not (isinstance(teacher, tuple | list) and len(teacher) == 2):
+        raise ValueError(f"teacher is a {type(teacher).__name__}, expected (model, tokenizer)")
     limit = model.config.max_position_embeddings
     limit = limit if max_length is None else min(limit, whole(max_length, "max_length", 1))
     rows, dropped = answer_rows(model, tokenizer, problems, limit, plain)
-    if len(rows) <= whole(held_out, "held_out", 0):
+    if len(rows) <= held_out:
         raise TraceError(f"{len(rows)} traces are of use, expected more than the {held_out} that are held out")
     if teacher:
         check_teacher(model, tokenizer, *teacher)
     random.Random(f"held out {seed}").shuffle(rows)
     apart, rows = sorted(rows[:held_out], key=lambda row: len(row.ids)), rows[held_out:]
-    batches_an_epoch = -(-len(rows) // whole(batch_size, "batch_size", 1))
-    micro_batch = whole(batch_size if micro_batch is None else micro_batch, "micro_batch", 1)
+    batches_an_epoch = -(-len(rows) // batch_size)
     steps = max(1, round(epochs * batches_an_epoch))
     options = {"steps": steps, "minutes": minutes, "batch_size": batch_size, "micro_batch": micro_batch, "lr": lr}
     options |= {"seed": seed, "teacher": teacher and run_settings(teacher[0], [])["model"], "temperature": temperature}

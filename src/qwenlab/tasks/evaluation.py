@@ -18,9 +18,13 @@ from qwenlab.errors import whole
 from qwenlab.tasks.answering import answers, rows_that_fit
 from qwenlab.tasks.grading import extract_answer, grade
 from qwenlab.tasks.problems import Problem, opens_thinking, problem_prompts, problem_seeds
-from qwenlab.tasks.run_folder import RunFolder, write_whole
+from qwenlab.tasks.run_folder import FLAG, NUMBER, OPTIONAL_TEXT, TEXT, WHOLE, RunFolder, write_whole
 
 RECORDS, SUMMARY = "records.jsonl", "summary.json"
+FIELDS = {"id": TEXT, "number": WHOLE, "sample": WHOLE, "prompt": TEXT, "text": TEXT}
+FIELDS |= {"answer": OPTIONAL_TEXT, "gold": TEXT, "verdict": FLAG, "tokens": WHOLE}
+FIELDS |= {"finish_reason": TEXT, "seconds": NUMBER}
+MOST_ANSWERS = 10**7  # in a run: each has its place in memory from the start
 
 
 def evaluate(
@@ -64,15 +68,17 @@ def evaluate(
     limit = model.config.max_position_embeddings
     prompts = problem_prompts(tokenizer, problems, plain=plain, thinking=thinking, limit=limit)
     sampling = (max_new_tokens, None, temperature, top_k, top_p, 1.0, problem_seeds(problems, seed))
-    requests = make_requests(model, prompts, whole(samples, "samples", 1), *sampling)
+    samples = whole(samples, "samples", 1, MOST_ANSWERS // len(problems))
+    requests = make_requests(model, prompts, samples, *sampling)
     stats = Engine(model, 1, strategy=strategy).stats  # a wrong strategy is named before there is a folder
     rows = rows_that_fit(model, requests) if batch_size == "auto" else whole(batch_size, "batch_size", 1)
     settings = identity(model, problems) | {"samples": samples, "max_new_tokens": max_new_tokens, "seed": seed}
     settings |= {"temperature": temperature, "top_k": top_k, "top_p": top_p, "thinking": thinking, "plain": plain}
     ready = folder is None or isinstance(folder, RunFolder)
     with nullcontext(folder) if ready else RunFolder(folder, settings) as run:
-        done = {(record["number"], record["sample"]): record for record in (run.records(RECORDS) if run else [])}
-        missing = [r for r in requests if (numbers[r.index // samples], r.index % samples) not in done]
+        keys = [(numbers[r.index // samples], r.index % samples) for r in requests]
+        done = run.done(RECORDS, FIELDS, ("number", "sample"), keys) if run else {}
+        missing = [r for r, key in zip(requests, keys, strict=True) if key not in done]
         began, grading, right = perf_counter(), 0.0, sum(record["verdict"] for record in done.values())
         with tqdm(total=len(requests), initial=len(done), unit="answer", disable=not progress) as bar:
             for request in answers(model, missing, rows, strategy, samples, stats):
@@ -99,7 +105,8 @@ def judged(tokenizer, problem: Problem, sample: int, request: Request) -> dict:
     answer = extract_answer(text, thinking_open=opens_thinking(tokenizer, request.prompt))
     said = {"id": problem.id, "number": problem.number, "sample": sample, "prompt": prompt, "text": text}
     verdict = {"answer": answer, "gold": problem.answer, "verdict": grade(answer, problem.answer)}
-    return said | verdict | {"tokens": len(request.logprobs), "finish_reason": request.finish_reason}
+    ended = {"tokens": len(request.logprobs), "finish_reason": request.finish_reason}
+    return said | verdict | ended | ({"error": request.error} if request.error else {})
 
 
 def identity(model, problems: Sequence[Problem]) -> dict[str, str]:
@@ -114,13 +121,14 @@ class Evaluation:
     """The graded answers, by problem number and sample, and what follows from them. As text it is a table.
 
     records: id, number, sample, prompt, text, answer (None: none was given), gold, verdict (True: right), tokens
-    (sampled ones, the stop id too), finish_reason, and seconds: from the start of the run, or from where it was taken
-    up, to the end of the answer.
+    (sampled ones, the stop id too), finish_reason, error if that is "error" (what went wrong), and seconds: from the
+    start of the run, or from where it was taken up, to the end of the answer.
 
     accuracy, cut_off and no_answer are shares of all answers: those that are right, that reached the limit of new
-    tokens or of the context, and that had no answer in them. interval is the accuracy's 95 % interval (Wilson), which
-    counts problems: answers to the same one resemble each other, so with several samples it is on the wide side.
-    groups has for "subject" and "level", empty where the problems have none, {value: (answers, accuracy)}.
+    tokens or of the context, and that had no answer in them. errors counts those that ended with an error, their logits
+    being NaN say; they are graded as far as they got. interval is the accuracy's 95 % interval (Wilson), which counts
+    problems: answers to the same one resemble each other, so with several samples it is on the wide side. groups has
+    for "subject" and "level", empty where the problems have none, {value: (answers, accuracy)}.
 
     sampled_tokens, generation_seconds, their ratio tokens_per_second and grading_seconds, writing included, are of
     this call: what an earlier one had answered isn't in them.
@@ -132,6 +140,7 @@ class Evaluation:
         self.interval = wilson(self.accuracy, self.problems)
         self.cut_off = fmean(record["finish_reason"] == "length" for record in records)
         self.no_answer = fmean(record["answer"] is None for record in records)
+        self.errors = sum(record["finish_reason"] == "error" for record in records)
         self.sampled_tokens, self.generation_seconds = stats.sampled_tokens, stats.seconds
         self.tokens_per_second, self.grading_seconds = stats.tokens_per_second, grading
         fields = {problem.number: problem.fields for problem in problems}
@@ -142,7 +151,7 @@ class Evaluation:
         lines = [
             f"accuracy    {self.accuracy:.3f}, 95 % interval {low:.3f} to {high:.3f}",
             f"answers     {len(self.records)} to {self.problems} problems; cut off {self.cut_off:.3f} of them, "
-            f"no answer in {self.no_answer:.3f}",
+            f"no answer in {self.no_answer:.3f}" + (f"; {self.errors} ended with an error" if self.errors else ""),
             f"generation  {self.sampled_tokens} tokens in {self.generation_seconds:.2f} s, "
             f"{self.tokens_per_second:.0f} tokens/s, batch size {self.batch_size}",
             f"grading     {self.grading_seconds:.2f} s",

@@ -1,9 +1,12 @@
 """GRPO's formulas, one a function: what an answer is worth, which tokens count, the loss and its averages."""
 
+import math
+
 import torch
 from torch import Tensor
 
 EPSILON = 1e-4  # added to a group's deviation
+STEEPEST = 20.0  # nats: beyond, e^x goes on along its tangent
 AVERAGES = ("token", "sequence", "fixed")
 
 
@@ -35,17 +38,25 @@ def clipped_loss(logprobs: Tensor, kept: Tensor, advantage: Tensor, clip_ratio: 
     logprobs, kept (B, T) under the model now and when it sampled; advantage (B,). Returns (B, T). A token that became
     much likelier (with A > 0; less likely with A < 0) has no gradient left.
     """
-    ratio, advantage = (logprobs - kept).exp(), advantage[:, None]
+    ratio = bounded_exp(logprobs - kept)
+    advantage = advantage[:, None]
     return -torch.minimum(ratio * advantage, ratio.clamp(1 - clip_ratio, 1 + clip_ratio) * advantage)
 
 
 def divergence(logprobs: Tensor, reference: Tensor) -> Tensor:
     """KL(model || reference) estimated at each sampled token: e^d - d - 1, d = reference - logprobs; never negative.
 
-    (Schulman's third estimator, http://joschu.net/blog/kl-approx.html, as in GRPO's paper.)
+    (Schulman's third estimator, http://joschu.net/blog/kl-approx.html, as in GRPO's paper.) A token so unlikely
+    that d is beyond 20 would outweigh all others, and overflow from 89 on: there see `bounded_exp`.
     """
     apart = reference - logprobs
-    return apart.exp() - apart - 1
+    return bounded_exp(apart) - apart - 1
+
+
+def bounded_exp(x: Tensor) -> Tensor:
+    """e^x up to x = 20 and its tangent there beyond: finite in float32, and so are its gradient, sums of many and
+    the square in a gradient's norm."""
+    return x.clamp(max=STEEPEST).exp() + (x - STEEPEST).relu() * math.exp(STEEPEST)
 
 
 def average(loss: Tensor, mask: Tensor, how: str, *, tokens=None, rows=None, cap=None) -> Tensor:

@@ -5,7 +5,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from qwenlab.errors import QwenlabError, json_value, text_of
+from qwenlab.errors import QwenlabError, json_value, text_of, unwritable
 from qwenlab.text.chat_template import ChatTemplateError, check_messages
 
 
@@ -109,7 +109,7 @@ def check_writable(path, prompts) -> None:
         part.touch()
         part.unlink()
     except OSError as problem:
-        raise PromptFileError(f"{path}: can't be written ({problem.strerror})") from None
+        raise unwritable(path, problem, PromptFileError) from None
 
 
 def part_of(path: Path) -> Path:
@@ -121,10 +121,9 @@ def part_of(path: Path) -> Path:
 def write_answers(path, prompts: list[Prompt], requests, texts: list[str], comparisons) -> None:
     """One JSON object a prompt: what was asked, the answer, and how it compares with the answer alone, if known.
 
-    The file appears whole or not at all.
+    The file appears whole or not at all. Raises PromptFileError if it can't be written.
     """
-    path = Path(path).resolve()
-    part = part_of(path)
+    part = part_of(Path(path))
     try:
         with part.open("w", encoding="utf-8") as file:
             for prompt, request, text, comparison in zip(prompts, requests, texts, comparisons, strict=True):
@@ -132,6 +131,8 @@ def write_answers(path, prompts: list[Prompt], requests, texts: list[str], compa
                 answer = {"answer": text, "finish_reason": request.finish_reason, "token_ids": request.token_ids}
                 entry = {"line": prompt.line} | asked | answer | {"prompt_tokens": len(request.prompt)}
                 file.write(json.dumps(entry | (asdict(comparison) if comparison else {}), ensure_ascii=False) + "\n")
-        os.replace(part, path)
+        os.replace(part, Path(path).resolve())
+    except OSError as problem:
+        raise unwritable(path, problem, PromptFileError) from None
     finally:
         part.unlink(missing_ok=True)

@@ -15,12 +15,30 @@ from torch import Tensor
 
 from qwenlab.batching.generation import generate
 from qwenlab.batching.padding import left_pad
-from qwenlab.errors import whole
-from qwenlab.tasks.evaluation import judged
-from qwenlab.tasks.objective import AVERAGES, advantages, average, clipped_loss, divergence
+from qwenlab.errors import flags, number, whole
+from qwenlab.tasks.evaluation import MOST_ANSWERS, judged
+from qwenlab.tasks.objective import (
+    AVERAGES,
+    advantages,
+    average,
+    bounded_exp,
+    clipped_loss,
+    divergence,
+)
 from qwenlab.tasks.problems import Problem, problem_prompts
 from qwenlab.tasks.run_folder import RunFolder
-from qwenlab.tasks.training import Training, positive, run_settings, token_logprobs
+from qwenlab.tasks.training import (
+    COLDEST,
+    HOTTEST,
+    LARGE,
+    LARGEST_KL,
+    LARGEST_LR,
+    MOST_STEPS,
+    Training,
+    TrainingError,
+    run_settings,
+    token_logprobs,
+)
 
 
 def grpo(
@@ -75,12 +93,22 @@ def grpo(
 
     Raises ValueError for a wrong option, TrainingError, ProblemError, RunFolderError.
     """
-    whole(warm_up, "warm_up", 0)
-    counts = {"steps": steps, "prompts_per_step": prompts_per_step, "updates": updates, "batch_size": batch_size}
-    for name, value in (counts | {"max_new_tokens": max_new_tokens, "save_every": save_every}).items():
-        whole(value, name, 1)
-    whole(num_rollouts, "num_rollouts", 2), whole(seed, "seed", 0)
-    positive(temperature=temperature, lr=lr, minutes=minutes, clip_ratio=clip_ratio, kl=kl or None)
+    counts = {"steps": steps, "updates": updates, "save_every": save_every}
+    counts |= {"batch_size": batch_size, "max_new_tokens": max_new_tokens}
+    for name, value in counts.items():
+        whole(value, name, 1, MOST_STEPS)
+    whole(warm_up, "warm_up", 0, MOST_STEPS)
+    whole(prompts_per_step, "prompts_per_step", 1, MOST_ANSWERS // 2)
+    whole(num_rollouts, "num_rollouts", 2, MOST_ANSWERS // prompts_per_step)
+    whole(seed, "seed", 0)
+    number(lr, "lr", most=LARGEST_LR)
+    number(temperature, "temperature", above=COLDEST, most=HOTTEST)
+    number(clip_ratio, "clip_ratio", most=LARGE)
+    number(clip, "clip", most=LARGE)
+    number(kl, "kl", least=0, most=LARGEST_KL)
+    if minutes is not None:
+        number(minutes, "minutes", most=LARGE)
+    flags(plain=plain, thinking=thinking, progress=progress)
     if averaging not in AVERAGES:
         raise ValueError(f"averaging is {averaging!r}, expected one of {', '.join(AVERAGES)}")
     limit = model.config.max_position_embeddings
@@ -110,6 +138,8 @@ def grpo(
             seed=[(seed * 2**32 + epoch) * 2**32 + problems[i].number for epoch, i in chosen],
             slots=batch_size,
         )
+        if broken := [request.error for request in result if request.error]:
+            raise TrainingError(f"step {step}: {broken[0]}")
         asked = [problems[i] for _, i in chosen for _ in range(num_rollouts)]
         rewards = torch.tensor([reward(tokenizer, *pair) for pair in zip(result, asked, strict=True)])
         scores = advantages(rewards.view(-1, num_rollouts))  # (prompts, rollouts)
@@ -200,5 +230,6 @@ def accumulate(
         loss = average(losses, completions, averaging, tokens=tokens, rows=len(answers), cap=cap)
         loss.backward()
         told["loss"] += loss.item()
-        told["ratio"] = max(told["ratio"], ((logprobs - kept).exp() - 1).abs().max().item())
+        ratio = bounded_exp(logprobs.detach() - kept)
+        told["ratio"] = max(told["ratio"], (ratio - 1).abs().max().item())
     return told

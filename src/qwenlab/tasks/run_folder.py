@@ -1,24 +1,30 @@
 """The folder of one run: its settings, its records line by line, its checkpoints. A run that was killed goes on there.
 
 Whatever moment it dies at, the folder holds whole things only: a torn last line is cut off when it is opened again, and
-a checkpoint has its name only once it is complete.
+a checkpoint has its name only once it is complete. What a kill left half written goes when the run goes on.
 """
 
 import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from qwenlab.errors import QwenlabError, read_json
+from qwenlab.errors import QwenlabError, failure, json_value, read_json, unwritable
 
 SETTINGS = "run.json"
 PART = ".part"
+# What a field of a record may have to be, in the words of the error.
+FLAG, WHOLE, NUMBER = "true or false", "a whole number of at least 0", "a number"
+TEXT, OPTIONAL_TEXT = "a text", "a text or null"
+LARGE = 10**300  # beyond, sums overflow, and whole numbers have no float
 
 
 class RunFolderError(QwenlabError):
-    """The folder holds something else, is in use, or can't be written. Says what, in one line."""
+    """The folder holds something else, is in use, or can't be written. Says what, in one line. Commands exit with
+    status 1 if it is in use or the disk is full."""
 
 
 class RunFolder:
@@ -37,46 +43,80 @@ class RunFolder:
         try:
             if self.path.exists() and not self.path.is_dir():
                 raise RunFolderError(f"{self.path}: a file, expected a folder for the run")
-            self.resumed = (self.path / SETTINGS).exists()
-            if not self.resumed and self.path.exists() and any(p.suffix != PART for p in self.path.iterdir()):
-                raise RunFolderError(f"{self.path}: holds files but no run (no {SETTINGS}); name another folder")
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock = os.open(self.path, os.O_RDONLY)
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not self.resumed:
+            self.resumed = (self.path / SETTINGS).exists()
+            if self.resumed:
+                self.check(read_json(self.path / SETTINGS, RunFolderError), settings)
+                self.clear()
+            elif any(path.suffix != PART for path in self.path.iterdir()):
+                raise RunFolderError(f"{self.path}: holds files but no run (no {SETTINGS}); name another folder")
+            else:
                 write_whole(self.path / SETTINGS, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
-        except BlockingIOError:
+        except BaseException as problem:
             self.close()
-            raise RunFolderError(f"{self.path}: another process is at work in it") from None
-        except OSError as problem:
-            self.close()
-            raise RunFolderError(f"{self.path}: can't be written ({problem.strerror})") from None
-        if self.resumed:
-            self.check(read_json(self.path / SETTINGS, RunFolderError), settings)
+            if isinstance(problem, BlockingIOError):
+                raise failure(RunFolderError(f"{self.path}: another process is at work in it")) from None
+            if isinstance(problem, OSError):
+                raise unwritable(self.path, problem, RunFolderError) from None
+            raise
 
     def check(self, there: dict, now: dict) -> None:
         """Raises RunFolderError where the folder's run isn't this one."""
         for name in [*now, *there]:
             if there.get(name) != now.get(name):
-                self.close()
                 raise RunFolderError(
                     f"{self.path}: holds another run ({name} is {there.get(name)!r} there, {now.get(name)!r} now); "
                     "name another folder, or the same settings"
                 )
 
-    def records(self, name: str) -> list[dict]:
-        """The records of file `name`, in the order written. What a kill left of a last line is cut off."""
+    def clear(self) -> None:
+        """Removes what a kill left half written."""
+        for part in self.path.glob(f"*{PART}"):
+            if part.is_dir():
+                shutil.rmtree(part, ignore_errors=True)
+            else:
+                part.unlink(missing_ok=True)
+
+    def records(self, name: str, fields: dict[str, str] | None = None) -> list[dict]:
+        """The records of file `name`, in the order written. What a kill left of a last line is cut off.
+
+        fields: what a record must hold, and of which kind each is (FLAG, WHOLE, ...). Raises RunFolderError naming
+        file and line for one that doesn't.
+        """
         path = self.path / name
-        if not path.exists():
-            return []
-        content = path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            os.truncate(path, whole)
         try:
-            return [json.loads(line) for line in content[:whole].splitlines()]
-        except ValueError as problem:
-            raise RunFolderError(f"{path}: a line is not JSON ({problem}), so this run can't go on") from None
+            content = path.read_bytes()
+            whole = content.rfind(b"\n") + 1
+            if whole < len(content):
+                os.truncate(path, whole)
+        except FileNotFoundError:
+            return []
+        except OSError as problem:
+            raise RunFolderError(f"{path}: can't be read ({problem.strerror})") from None
+        records = []
+        for number, line in enumerate(content[:whole].splitlines(), 1):
+            place = f"{path} line {number}"
+            record = json_value(line, place, RunFolderError)
+            check_record(record, place, fields or {}, RunFolderError)
+            records.append(record)
+        return records
+
+    def done(self, name: str, fields: dict[str, str], keys: Sequence[str], expected: Iterable[tuple]) -> dict:
+        """The records of file `name`, each by its values of `keys`, which are those of `expected` at most.
+
+        Raises RunFolderError naming file and line for a record that isn't of this run, or is there twice.
+        """
+        expected, done = set(expected), {}
+        for line, record in enumerate(self.records(name, fields), 1):
+            key = tuple(record[each] for each in keys)
+            if key not in expected or key in done:
+                what = " ".join(f"{each} {value}" for each, value in zip(keys, key, strict=True))
+                why = "is there twice" if key in done else "is not of this run"
+                raise RunFolderError(f"{self.path / name} line {line}: {what} {why}")
+            done[key] = record
+        return done
 
     def append(self, name: str, record: dict) -> None:
         """Adds a record as one line of JSON: see `add`."""
@@ -99,9 +139,8 @@ class RunFolder:
                 os.truncate(path, before)
                 raise
         except OSError as problem:
-            raise RunFolderError(
-                f"{path}: can't be written ({problem.strerror}); the records before are safe, run again to go on"
-            ) from None
+            advice = "; the records before are safe, run again to go on"
+            raise unwritable(path, problem, RunFolderError, advice) from None
 
     def keep(self, name: str, records: Iterable[dict]) -> None:
         """Replaces the file's records: those behind the last checkpoint are taken back before they come again."""
@@ -120,7 +159,7 @@ class RunFolder:
             shutil.rmtree(path, ignore_errors=True)
             os.replace(part, path)
         except OSError as problem:
-            raise RunFolderError(f"{path}: can't be written ({problem.strerror})") from None
+            raise unwritable(path, problem, RunFolderError) from None
         finally:
             shutil.rmtree(part, ignore_errors=True)
         return path
@@ -139,12 +178,40 @@ class RunFolder:
         self.close()
 
 
-def write_whole(path: Path, text: str) -> None:
+def check_record(record, place: str, fields: dict[str, str], error: type[QwenlabError]) -> None:
+    """Raises `error`, which names the place, unless the record is an object that holds all `fields`, each of its
+    kind."""
+    if not isinstance(record, dict):
+        raise error(f"{place}: expected a record, found {type(record).__name__}")
+    for name, kind in fields.items():
+        if name not in record:
+            raise error(f"{place}: {name} is missing, expected {kind}")
+        if not IS_A[kind](record[name]):
+            raise error(f"{place}: {name} is {record[name]!r:.80}, expected {kind}")
+
+
+def is_number(value) -> bool:
+    """Whether a JSON value is a number that can be reckoned with as a float; infinity and NaN are among them."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and not LARGE <= abs(value) < float("inf")
+
+
+IS_A = {
+    FLAG: lambda value: isinstance(value, bool),
+    WHOLE: lambda value: isinstance(value, int) and is_number(value) and value >= 0,
+    NUMBER: is_number,
+    TEXT: lambda value: isinstance(value, str),
+    OPTIONAL_TEXT: lambda value: value is None or isinstance(value, str),
+}
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
     """The file appears whole or not at all. Raises RunFolderError."""
     part = path.with_name(path.name + PART)
     try:
-        part.write_text(text, encoding="utf-8")
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
         os.replace(part, path)
     except OSError as problem:
-        part.unlink(missing_ok=True)
-        raise RunFolderError(f"{path}: can't be written ({problem.strerror})") from None
+        with suppress(OSError):
+            part.unlink()
+        raise unwritable(path, problem, RunFolderError) from None

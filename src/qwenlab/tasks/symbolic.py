@@ -3,75 +3,109 @@
 import atexit
 import json
 import os
+import selectors
+import signal
 import subprocess
 import sys
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from qwenlab.errors import QwenlabError
 
 PROGRAM = Path(__file__).with_name("symbolic_worker.py")
-# Seconds for one question.
+# Seconds for one verdict, and for all those of one vote.
 LIMIT = 1.0
+VOTE_LIMIT = 5.0
+# Seconds by which a reply may be late before the process counts as hung, and for the start, which loads SymPy.
+LATE = 0.7
+START = 120.0
 
 
 class GradingError(QwenlabError):
     """The process that compares answers can't be started."""
 
 
+class Budget:
+    """Seconds of the worker's own time for one verdict or one vote. Waiting for other threads costs nothing."""
+
+    def __init__(self, seconds: float = LIMIT):
+        self.left = seconds
+
+    def equal(self, one: str, two: str) -> bool:
+        """As `Worker.equal`; False once the time is spent."""
+        return self.left > 0 and WORKER.equal(one, two, self)
+
+
 class Worker:
     """One process for all threads of this one, started at the first question and kept for the next.
 
     It is a plain child process with two pipes. So it needs no main guard, and ends when this process does, however
-    that ends. It is replaced when it has died, and a forked child gets one of its own.
+    that ends. It is replaced when it has died or hangs, and a forked child gets one of its own.
     """
 
     def __init__(self):
         self.lock = threading.Lock()
         self.process: subprocess.Popen | None = None
 
-    def equal(self, a: str, b: str) -> bool:
-        """If math-verify finds both to be the same; False where LIMIT or the worker's memory doesn't suffice to say.
+    def equal(self, one: str, two: str, budget: Budget | None = None) -> bool:
+        """If both are the same; False where LIMIT, `budget` or the worker's memory doesn't suffice to say.
 
         Raises GradingError where no worker can be started.
         """
-        question = json.dumps([a, b]).encode() + b"\n"
+        budget = budget or Budget()
+        seconds = min(LIMIT, budget.left)
+        question = json.dumps([seconds, one, two]).encode() + b"\n"
         with self.lock:
             try:
                 for _ in range(2):  # once more where the worker had died before, of whatever it was
                     if self.process is None:
                         self.start()
-                    if reply := self.exchange(question):
+                    started = time.monotonic()
+                    reply = self.exchange(question, seconds + LATE)
+                    budget.left -= time.monotonic() - started
+                    if reply:
                         return json.loads(reply)
                     self.stop()
+                    if reply is None:
+                        break
                 return False
             except BaseException:  # Ctrl-C: the reply still to come would be taken for that to the next question
                 self.stop()
                 raise
 
     def start(self) -> None:
-        command = [sys.executable, "-P", str(PROGRAM), str(LIMIT)]  # -P: tasks/ is no place to import from
+        command = [sys.executable, "-P", str(PROGRAM)]  # -P: tasks/ is no place to import from
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         try:  # in a session of its own, out of reach of the terminal's Ctrl-C
             self.process = subprocess.Popen(command, **pipes, bufsize=0, start_new_session=True)
         except OSError as problem:
             raise GradingError(f"grading needs a process of its own, {command[0]!r} doesn't start: {problem}") from None
-        reply = self.process.stdout.readline()
+        reply = self.line(START)
+        if reply is None:
+            raise GradingError(f"grading needs a process of its own, which wasn't ready after {START:.0f} s")
         if why := json.loads(reply) if reply else "its process ended at once":
-            raise GradingError(f"grading needs math-verify, which doesn't load in {sys.executable}: {why}")
+            raise GradingError(f"grading needs math-verify's parser, which doesn't load in {sys.executable}: {why}")
 
-    def exchange(self, question: bytes) -> bytes:
-        """The next line of the worker; nothing if it is gone."""
+    def exchange(self, question: bytes, seconds: float) -> bytes | None:
+        """The worker's next line; empty if it is gone, None if nothing comes in time."""
         try:
             self.process.stdin.write(question)
-            return self.process.stdout.readline()
+            return self.line(seconds)
         except BrokenPipeError:
             return b""
+
+    def line(self, seconds: float) -> bytes | None:
+        with selectors.DefaultSelector() as ready:
+            ready.register(self.process.stdout, selectors.EVENT_READ)
+            return self.process.stdout.readline() if ready.select(seconds) else None
 
     def stop(self) -> None:
         process, self.process = self.process, None
         if process is not None:
-            process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with its child, which may hang alone
             with process:  # closes the pipes, which ends the worker's child, and waits
                 pass
 

@@ -2,33 +2,38 @@
 
 import hashlib
 import json
-import os
+import re
 import shutil
-import signal
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from tqdm import tqdm
 
 from qwenlab.console import say
-from qwenlab.errors import QwenlabError, json_value, read_json, text_of
+from qwenlab.errors import QwenlabError, failure, json_value, read_json, text_of
 from qwenlab.model import linear
 from qwenlab.model.loading import save_checkpoint
 from qwenlab.model.weights import load_weights
-from qwenlab.tasks.run_folder import PART, RunFolder, write_whole
+from qwenlab.tasks.run_folder import NUMBER, WHOLE, RunFolder, check_record, write_whole
+from qwenlab.tasks.steady import patient, reference_kernels
 
 METRICS, TABLE = "metrics.jsonl", "metrics.csv"
 OPTIMISER, POSITION = "optimizer.safetensors", "training.json"  # beside a checkpoint's model.safetensors
 LOGITS = 2**25  # numbers: so many logits are held at once, 128 MiB of them
+# What options may be. AdamW moves a weight by about the rate in a step; logits over a temperature stay in float32.
+MOST_STEPS = 10**9
+LARGEST_LR = 1.0
+COLDEST, HOTTEST = 0.001, 1000.0
+LARGEST_KL = 1000.0
+LARGE = 1e38  # float32 ends there
+CHECKPOINT = re.compile(r"step-\d{6,}")
 
 
 class TrainingError(QwenlabError):
@@ -57,8 +62,13 @@ class Training:
         self.optimiser = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
         if path:
             self.go_on(path)
+            remove_others(folder.path, path)  # left by a kill right after this one was written
         if folder:
             self.metrics = folder.records(METRICS)[: self.step]
+            check_metrics(self.metrics, folder.path / METRICS)
+            if len(self.metrics) < self.step:
+                have = f"{len(self.metrics)} steps, expected the {self.step} of {path.name}"
+                raise TrainingError(f"{folder.path / METRICS}: {have}")
             folder.keep(METRICS, self.metrics)
             write_whole(folder.path / TABLE, "".join(map(csv, self.metrics)))
         self.spent = sum(record["seconds"] for record in self.metrics)
@@ -66,20 +76,23 @@ class Training:
     def go_on(self, path: Path) -> None:
         """Takes over optimiser and step of a checkpoint; its weights are loaded already."""
         parameters = dict(self.model.named_parameters())
-        for place, value in load_file(path / OPTIMISER).items():
-            name, _, key = place.rpartition(".")
-            value = value if key == "step" else value.to(parameters[name].device)
-            self.optimiser.state[parameters[name]][key] = value
-        self.step = read_json(path / POSITION, TrainingError)["step"]
+        try:
+            for place, value in load_file(path / OPTIMISER).items():
+                name, _, key = place.rpartition(".")
+                value = value if key == "step" else value.to(parameters[name].device)
+                self.optimiser.state[parameters[name]][key] = value
+        except (OSError, SafetensorError, KeyError) as problem:
+            raise TrainingError(f"{path / OPTIMISER}: not this model's optimiser ({problem})") from None
+        position = read_json(path / POSITION, TrainingError)
+        check_record(position, str(path / POSITION), {"step": WHOLE}, TrainingError)
+        self.step = position["step"]
 
     def save(self) -> None:
         """A checkpoint of this step in Hugging Face layout, whole or not at all; then the one before goes."""
         name = f"step-{self.step:06}"
         if self.folder and not (self.folder.path / name).exists():
             path = self.folder.write_folder(name, self.fill)
-            for other in self.folder.path.glob("step-*"):
-                if other != path:
-                    shutil.rmtree(other, ignore_errors=True)
+            remove_others(self.folder.path, path)
 
     def fill(self, path: Path) -> None:
         save_checkpoint(self.model, path)
@@ -96,7 +109,8 @@ class Training:
         """
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         if not torch.isfinite(norm):
-            raise TrainingError(f"step {self.step}: the gradient's norm is {norm.item()}; no weight is moved by it")
+            reason = f"the gradient's norm is {norm.item()}; no weight is moved by it"
+            raise failure(TrainingError(f"step {self.step}: {reason}"))
         if lr is not None:
             self.optimiser.param_groups[0]["lr"] = lr
         self.optimiser.step()
@@ -138,47 +152,6 @@ class Training:
         return self.metrics
 
 
-@contextmanager
-def patient() -> Iterator[list]:
-    """Inside, the first Ctrl-C is noted in the list; the next one interrupts."""
-    asked, before = [], signal.getsignal(signal.SIGINT)
-
-    def note(*_) -> None:
-        asked.append(True)
-        signal.signal(signal.SIGINT, before)
-        tqdm.write("qwenlab: this step is finished first; Ctrl-C once more stops at once", file=sys.stderr)
-
-    listening = callable(before) and threading.current_thread() is threading.main_thread()
-    try:
-        if listening:
-            signal.signal(signal.SIGINT, note)
-        yield asked
-    finally:
-        if listening:
-            signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def reference_kernels() -> Iterator[None]:
-    """Inside, F.linear computes every product, or what QWENLAB_LINEAR names: kernels chosen by measuring differ in the
-    last bits, so the same seed wouldn't give the same weights twice."""
-    before = linear.forced() or ""
-    os.environ["QWENLAB_LINEAR"] = before or "linear"
-    linear.known.clear()
-    try:
-        yield
-    finally:
-        os.environ["QWENLAB_LINEAR"] = before
-        linear.known.clear()
-
-
-def positive(**options) -> None:
-    """ValueError, by name, unless every option that is given is a finite number above 0."""
-    for name, value in options.items():
-        if value is not None and not 0 < value < float("inf"):
-            raise ValueError(f"{name} is {value!r}, expected a number above 0")
-
-
 def csv(record: dict) -> str:
     """A step's record as a line of CSV, that of step 0 below a line with the names."""
     lines = [record] * (record["step"] == 0) + [record.values()]
@@ -187,17 +160,46 @@ def csv(record: dict) -> str:
 
 def last_checkpoint(path) -> Path | None:
     """The newest whole checkpoint in a run's folder, which `qwenlab.load` reads; None where there is none yet."""
-    names = sorted(p for p in Path(path).glob("step-*") if p.suffix != PART)
-    return names[-1] if names else None
+    return max(checkpoints(path), key=lambda p: int(p.name[5:]), default=None)
+
+
+def checkpoints(path) -> list[Path]:
+    """All in a run's folder: more than one where a kill came before the older was removed."""
+    return [p for p in Path(path).glob("step-*") if CHECKPOINT.fullmatch(p.name)]
+
+
+def remove_others(path, kept: Path | None) -> None:
+    """Removes every checkpoint in a run's folder but one."""
+    for other in checkpoints(path):
+        if other != kept:
+            shutil.rmtree(other, ignore_errors=True)
 
 
 def read_metrics(folder) -> list[dict]:
-    """The records of a training so far, a step each. Raises TrainingError where the folder has none."""
+    """The records of a training so far, a step each.
+
+    Raises TrainingError where the folder has none, naming file and line for a record that is none.
+    """
     path = Path(folder) / METRICS
     lines = text_of(path, TrainingError).splitlines()
     if not lines:
         raise TrainingError(f"{path}: no step was finished yet")
-    return [json_value(line, f"{path} line {number}", TrainingError) for number, line in enumerate(lines, 1)]
+    records = [json_value(line, f"{path} line {number}", TrainingError) for number, line in enumerate(lines, 1)]
+    check_metrics(records, path)
+    return records
+
+
+def check_metrics(records: list, path: Path) -> None:
+    """Raises TrainingError, naming the line, unless each record is the next step's, with the metrics of the first, all
+    of them numbers."""
+    for step, record in enumerate(records):
+        place = f"{path} line {step + 1}"
+        check_record(record, place, {"step": WHOLE, "seconds": NUMBER}, TrainingError)
+        check_record(record, place, dict.fromkeys([*records[0], *record], NUMBER), TrainingError)
+        if record["step"] != step:
+            raise TrainingError(f"{place}: step is {record['step']}, expected {step}")
+        if surplus := record.keys() - records[0].keys():
+            raise TrainingError(f"{place}: {min(surplus)} is not in the steps before")
 
 
 def run_settings(model, problems: Sequence, **options) -> dict:

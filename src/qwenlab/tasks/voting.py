@@ -10,8 +10,10 @@ from pathlib import Path
 from statistics import fmean
 
 from qwenlab.tasks.evaluation import Evaluation, evaluate, wilson
-from qwenlab.tasks.grading import grade
+from qwenlab.tasks.forms import Form
+from qwenlab.tasks.grading import form_of, graded
 from qwenlab.tasks.run_folder import write_whole
+from qwenlab.tasks.symbolic import VOTE_LIMIT, Budget
 
 
 def majority_vote(answers: Sequence[str | None]) -> tuple[str | None, dict[str, int]]:
@@ -20,6 +22,9 @@ def majority_vote(answers: Sequence[str | None]) -> tuple[str | None, dict[str, 
     Answers that `grade` holds equal are one group (0.5 and 1/2), named by its first member, with which the others are
     compared. None is no candidate: without any other the answer is None. Of equally large groups the one that
     appeared first wins.
+
+    Answers with the same normal form are grouped first; only the rest is compared symbolically, for at most
+    VOTE_LIMIT seconds in all. What is undecided by then stays a group of its own.
     """
     return count_votes(groups_of(answers))
 
@@ -27,10 +32,28 @@ def majority_vote(answers: Sequence[str | None]) -> tuple[str | None, dict[str, 
 def groups_of(answers: Sequence[str | None]) -> list[str | None]:
     """For each answer the first member of its group. Those of the first n answers are the first n of all."""
     first: dict[str, str] = {}  # by spelling, each of which is compared once
+    by_form: dict[Form, str] = {}
+    budget = Budget(VOTE_LIMIT)
     for answer in answers:
-        if answer is not None and answer not in first:
-            first[answer] = next((group for group in dict.fromkeys(first.values()) if grade(answer, group)), answer)
+        if answer is None or answer in first:
+            continue
+        form = form_of(answer)
+        group = by_form.get(form) if form else None
+        if group is None:
+            group = find_group(answer, list(dict.fromkeys(first.values())), budget)
+        first[answer] = group
+        if form:
+            by_form.setdefault(form, group)
     return [first.get(answer) for answer in answers]
+
+
+def find_group(answer: str, groups: list[str], budget: Budget) -> str:
+    """The first group that `answer` belongs to, without symbolic comparison if possible; else a new one."""
+    for allowed in (Budget(0), budget):
+        for group in groups:
+            if graded(answer, group, allowed):
+                return group
+    return answer
 
 
 def count_votes(groups: Sequence[str | None]) -> tuple[str | None, dict[str, int]]:

@@ -1,16 +1,32 @@
-"""Sphinx extension for the book: kernels learn that a page is being built, and no page shows what an old library did.
+"""Sphinx extension for the book: kernels learn that a page is being built, no page shows what an old library did, and
+old addresses lead on.
 
 - While the book is built, kernels inherit QWENLAB_PAGE, so `explore` writes every state into the page.
 - Executed cells are kept by jupyter-cache, which looks at the notebooks only. When the library has changed since,
   the cache is dropped and every page is read again.
+- `qwenlab_moved` in _config.yml names pages by their old and new places. At each old address a small page leads on.
 """
 
 import hashlib
 import os
+import posixpath
 import shutil
 from pathlib import Path
 
 LIBRARY = Path(__file__).resolve().parents[1]
+MOVED = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>This page has moved</title>
+<link rel="canonical" href="{address}">
+<script>location.replace("{address}" + location.search + location.hash)</script>
+<noscript><meta http-equiv="refresh" content="0; url={address}"></noscript>
+</head>
+<body><p>This page has moved: <a href="{address}">it is here now</a>.</p></body>
+</html>
+"""
 
 
 def setup(app):
@@ -25,7 +41,9 @@ def setup(app):
 
     app.add_config_value("qwenlab_library", "", "env")  # "env": another value, and every page is read again
     app.connect("config-inited", drop_stale_cache)
+    app.add_config_value("qwenlab_moved", {}, "html")
     app.connect("build-finished", restore)
+    app.connect("build-finished", write_moved)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -38,6 +56,17 @@ def drop_stale_cache(app, config):
         shutil.rmtree(cache, ignore_errors=True)
         cache.mkdir(parents=True)
         key.write_text(config.qwenlab_library)
+
+
+def write_moved(app, error):
+    """A page at each old address that leads to the new one, section and all."""
+    if error is not None or app.builder.format != "html":
+        return
+    for old, new in app.config.qwenlab_moved.items():
+        path = Path(app.outdir) / f"{old}.html"
+        address = posixpath.relpath(new, posixpath.dirname(old) or ".") + ".html"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(MOVED.format(address=address), encoding="utf-8")
 
 
 def library_hash(folder):

@@ -1,19 +1,17 @@
 """The chat template that comes with a checkpoint: messages in, one text with control tokens out.
 
 A template is a small program written by whoever published the checkpoint, so it runs in Jinja's sandbox
-(https://jinja.palletsprojects.com/en/stable/sandbox/) and sees nothing but strings, lists and dicts.
+(`qwenlab.text.sandbox`) and sees nothing but strings, lists and dicts.
 """
 
-import json
 import re
-from datetime import datetime
 from pathlib import Path
 
 from jinja2 import TemplateError, TemplateSyntaxError
 from jinja2.exceptions import SecurityError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from qwenlab.errors import QwenlabError, read_json
+from qwenlab.errors import QwenlabError, read_json, refuse_lfs_pointer
+from qwenlab.text.sandbox import allowance, compiled
 
 ROLES = ("system", "user", "assistant", "tool")
 KEYS = ("role", "content", "reasoning_content")
@@ -31,9 +29,12 @@ class ChatTemplate:
         self.source = source
         self.variables = variables or {}
         try:
-            self.compiled = sandbox().from_string(text)
+            self.compiled = compiled(text)
         except TemplateSyntaxError as problem:
             raise ChatTemplateError(f"{source}: not a Jinja template (line {problem.lineno}: {problem})") from None
+        except Exception as problem:  # SyntaxError for a `break` outside a loop, RecursionError, ...
+            reason = getattr(problem, "msg", one_line(problem))
+            raise ChatTemplateError(f"{source}: not a Jinja template ({reason})") from None
 
     @classmethod
     def from_folder(cls, folder) -> "ChatTemplate | None":
@@ -47,12 +48,17 @@ class ChatTemplate:
         variables = {name: token for name in NAMED_TOKENS if (token := token_text(settings.get(name))) is not None}
         if template_path.exists():
             try:
+                refuse_lfs_pointer(template_path, ChatTemplateError)
                 return cls(template_path.read_text(encoding="utf-8"), str(template_path), variables)
             except (OSError, UnicodeDecodeError) as problem:
                 raise ChatTemplateError(f"{template_path}: not readable as text ({problem})") from None
         text = settings.get("chat_template")
         if isinstance(text, list):  # several by name: [{"name": "default", "template": "..."}, ...]
-            named = {item.get("name"): item.get("template") for item in text if isinstance(item, dict)}
+            for index, item in enumerate(text):
+                if not isinstance(item, dict) or not isinstance(item.get("name"), str):
+                    reason = f"chat_template[{index}] has no name, expected a dict with name and template"
+                    raise ChatTemplateError(f"{settings_path}: {reason}")
+            named = {item["name"]: item.get("template") for item in text}
             if "default" not in named:
                 raise ChatTemplateError(f"{settings_path}: chat_template has no entry named 'default'")
             text = named["default"]
@@ -64,10 +70,10 @@ class ChatTemplate:
 
     def render(self, messages: list[dict[str, str]], thinking: bool = True) -> str:
         """The text of `messages` with the start of the assistant's answer behind it. Raises ChatTemplateError."""
+        values = {"messages": messages, "add_generation_prompt": True, "enable_thinking": bool(thinking)}
         try:
-            return self.compiled.render(
-                **self.variables, messages=messages, add_generation_prompt=True, enable_thinking=bool(thinking)
-            )
+            with allowance(messages):
+                return self.compiled.render(**self.variables, **values)
         except SecurityError as problem:
             raise ChatTemplateError(f"{self.source}: the sandbox stopped the template ({problem})") from None
         except TemplateError as problem:  # raise_exception lands here too, with the template's own words
@@ -75,27 +81,6 @@ class ChatTemplate:
         except Exception as problem:  # a stranger's program can fail in any way
             name = type(problem).__name__
             raise ChatTemplateError(f"{self.source}: the template failed ({name}: {one_line(problem)})") from None
-
-
-def sandbox() -> ImmutableSandboxedEnvironment:
-    """The environment published templates are written for: block trimming, break/continue, three helpers."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = to_json
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment
-
-
-def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:
-    """Plain JSON. Jinja's own filter would write < and > as escapes, meant for web pages."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def refuse(message: str):
-    """`raise_exception` of templates: their way to say that a conversation is not one they can write."""
-    raise TemplateError(message)
 
 
 def one_line(problem: Exception) -> str:

@@ -1,7 +1,8 @@
 """Text to token ids and back, from a checkpoint's tokenizer.json (byte-level BPE, as all Qwen models have it).
 
 Control tokens (`<|im_start|>`, `<think>`, ...) are kept out of the encoder. It only ever sees text, so nothing
-that a user types can become one; only a chat template can write them.
+that a user types can become one; only a chat template can write them. Other added tokens, such as the terms of a
+field, are ordinary text: the encoder turns each into its own id.
 """
 
 import codecs
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import tokenizers
 
-from qwenlab.errors import QwenlabError, read_json
+from qwenlab.errors import read_json
 from qwenlab.text.chat_template import (
     ChatTemplate,
     ChatTemplateError,
@@ -22,35 +23,30 @@ from qwenlab.text.chat_template import (
     spare_character,
     token_text,
 )
+from qwenlab.text.vocabulary import BYTE_OF, TokenizerError, is_control, refuse_ids
 
-
-class TokenizerError(QwenlabError):
-    """tokenizer.json is missing or of another kind, or text or ids can't be converted."""
-
-
-def byte_of_character() -> dict[str, int]:
-    """The table of byte-level BPE: each of the 256 bytes has a printable character that stands for it.
-
-    Printable bytes stand for themselves; the others take the characters from 256 upwards, in order
-    (GPT-2's `bytes_to_unicode`; Radford et al. 2019, section 2.2).
-    """
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
-
-
-BYTE_OF = byte_of_character()
+FILE = "tokenizer.json"
+# In a run of whitespace the Qwen tokenizers' `\s*[\r\n]+` backtracks one character at a time; after ten million steps
+# the regex library gives up with a panic.
+LONGEST_BLANK = 5_000_000
 
 
 class Tokenizer:
     """`encode`, `decode`, `chat` and `stream` over one checkpoint's vocabulary.
 
-    vocab_size: ids run from 0 to vocab_size - 1. control: {text: id} of the control tokens. pad_id: the id that
-    fills up a batch; any would do, since masks come from lengths and never from ids.
+    vocab_size: ids run from 0 to vocab_size - 1. control: {text: id} of the control tokens: those that tokenizer.json
+    marks special, and those written in angle brackets. pad_id: the id that fills up a batch; any would do, since masks
+    come from lengths and never from ids. eos_id: the id of the checkpoint's end-of-sequence token, or None.
     """
 
     def __init__(
-        self, spec: dict, template: ChatTemplate | None = None, pad_token=None, vocab_size=0, source="tokenizer.json"
+        self,
+        spec: dict,
+        template: ChatTemplate | None = None,
+        pad_token: str | None = None,
+        vocab_size: int = 0,
+        source: str = FILE,
+        eos_token: str | None = None,
     ):
         """spec: the content of tokenizer.json. vocab_size: the model's, where it has more rows than the tokenizer
         has tokens (Qwen3-0.6B: 151,936 for 151,669). Raises TokenizerError, naming `source`."""
@@ -63,24 +59,32 @@ class Tokenizer:
                     "expected byte-level BPE (BPE, ByteLevel)"
                 )
             added = spec["added_tokens"]
-            self.control = {token["content"]: token["id"] for token in added}
+            control = [token for token in added if is_control(token)]
+            words = [token for token in added if not is_control(token)]
+            self.control = {token["content"]: token["id"] for token in control}
             self.special = {token["id"] for token in added if token["special"]}
-            vocab = {text: id for text, id in spec["model"]["vocab"].items() if text not in self.control}
-            ids = [*vocab.values(), *self.control.values()]
-            self.vocab_size = max([vocab_size, *(id + 1 for id in ids)])
+            learned = spec["model"]["vocab"]
+            ids = {token["content"]: token["id"] for token in added}
+            refuse_ids([*learned.items(), *((token["content"], token["id"]) for token in added)], source)
+            # Learned tokens are spelled with one character per byte, added ones literally; a word may be both.
+            both = {text for text in ids if text in learned and BYTE_OF.keys() >= set(text)} - self.control.keys()
+            self.literal = ids.keys() - both
+            vocab = {text: id for text, id in learned.items() if text not in self.literal}
+            self.text_of = {id: text for text, id in (vocab | ids).items()}
+            self.vocab_size = max([vocab_size, *(id + 1 for id in self.text_of)])
             self.split = re.compile(f"({any_of(list(self.control))})").split
         except (KeyError, TypeError, AttributeError) as problem:
             raise TokenizerError(f"{source}: not a tokenizer.json as expected ({problem!r})") from None
-        for token in added:
+        for token in control:
             if len(token["content"]) < 2 or token.get("lstrip") or token.get("rstrip") or token.get("single_word"):
                 raise TokenizerError(f"{source}: control token {token['content']!r} is of a kind that is not supported")
         strange = set().union(*vocab) - BYTE_OF.keys()
         if strange:
             raise TokenizerError(f"{source}: the vocabulary holds {min(strange)!r}, which stands for no byte")
 
-        self.text_of = {id: text for text, id in (vocab | self.control).items()}
         self.pad_id = self.control.get(pad_token, 0)
-        self.encoder = encoder_without_control(spec, vocab, source)
+        self.eos_id = (vocab | ids).get(eos_token)
+        self.encoder = encoder_without_control(spec, vocab, words, source)
 
     @classmethod
     def from_folder(cls, folder, vocab_size: int = 0) -> "Tokenizer":
@@ -89,23 +93,35 @@ class Tokenizer:
         Raises TokenizerError or ChatTemplateError in one line that names the file.
         """
         folder = Path(folder)
-        path, settings_path = folder / "tokenizer.json", folder / "tokenizer_config.json"
+        path, settings_path = folder / FILE, folder / "tokenizer_config.json"
         spec = read_json(path, TokenizerError)
         settings = read_json(settings_path, TokenizerError) if settings_path.exists() else {}
-        return cls(spec, ChatTemplate.from_folder(folder), token_text(settings.get("pad_token")), vocab_size, str(path))
+        pad_token, eos_token = (token_text(settings.get(name)) for name in ("pad_token", "eos_token"))
+        return cls(spec, ChatTemplate.from_folder(folder), pad_token, vocab_size, str(path), eos_token)
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.source!r}, vocab_size={self.vocab_size}, {len(self.control)} control tokens)"
 
     def encode(self, text: str) -> list[int]:
-        """Ids of plain text: `<|im_end|>` in it gives the ids of its letters, never the control token."""
+        """Ids of plain text: `<|im_end|>` in it gives the ids of its letters, never the control token.
+
+        Raises TokenizerError if `text` is not a string, holds half a surrogate pair, or has more than five million
+        whitespace characters in a row.
+        """
         if not isinstance(text, str):
             raise TokenizerError(f"encode takes a string, not {type(text).__name__}")
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as problem:
             raise TokenizerError(f"text holds half a surrogate pair at character {problem.start}") from None
-        return self.encoder.encode(text, add_special_tokens=False).ids
+        if len(text) > LONGEST_BLANK:
+            refuse_long_blank(text)
+        try:
+            return self.encoder.encode(text, add_special_tokens=False).ids
+        except BaseException as problem:
+            if type(problem).__name__ != "PanicException":  # no Exception, and no name of it is exported
+                raise
+            raise TokenizerError(f"{self.source}: tokenizers can't split this text ({problem})") from None
 
     def chat(self, messages: list[dict[str, str]], thinking: bool = True) -> list[int]:
         """Ids of a conversation, ending where the assistant's answer starts.
@@ -169,7 +185,7 @@ class Tokenizer:
         if skip_control and id in self.special:
             return b""
         text = self.text_of.get(id, "\N{REPLACEMENT CHARACTER}")
-        if id not in self.text_of or text in self.control:
+        if id not in self.text_of or text in self.literal:
             return text.encode("utf-8")
         return bytes(BYTE_OF[character] for character in text)
 
@@ -194,11 +210,24 @@ class Stream:
         return self.decoder.decode(b"", final=True)
 
 
-def encoder_without_control(spec: dict, vocab: dict[str, int], source: str) -> tokenizers.Tokenizer:
-    """The library's tokenizer for text alone: no added tokens, no template of its own, nothing cut or padded."""
+def refuse_long_blank(text: str) -> None:
+    """Raises TokenizerError for a run of whitespace that the library can't split."""
+    for run in re.finditer(r"\s+", text):
+        length = run.end() - run.start()
+        if length > LONGEST_BLANK:
+            raise TokenizerError(
+                f"text holds {length} whitespace characters in a row from character {run.start()} on, "
+                f"expected at most {LONGEST_BLANK}"
+            )
+
+
+def encoder_without_control(spec: dict, vocab: dict[str, int], words: list[dict], source: str) -> tokenizers.Tokenizer:
+    """The library's tokenizer for text alone: no control tokens, no template of its own, nothing cut or padded."""
+    # The library renumbers added tokens unless its model has them too.
+    vocab = vocab | {token["content"]: token["id"] for token in words}
     bare = {
         **spec,
-        "added_tokens": [],
+        "added_tokens": words,
         "post_processor": None,
         "truncation": None,
         "padding": None,

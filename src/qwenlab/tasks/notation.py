@@ -1,0 +1,345 @@
+r"""The many ways to write one answer, brought to one spelling: text in, text out, no mathematics.
+
+`spell` runs the steps below in order. After it a fraction is ``\frac{a}{b}``, a number has no thousands separators, a
+unit stands in ``\text{}``, and *and* and *or* are ``\land`` and ``\lor``.
+"""
+
+import re
+from collections.abc import Callable
+
+LONGEST = 300
+DEEPEST = 30
+
+# A letter as a label with something beside it, at the start or after a separator:
+# `(B) 2`, `C. 3`, `D: 4`; `A) 1`.
+LABEL = re.compile(
+    r"(?:^|[\s,;~])(?:\([A-Ja-j]\)(?:\s+(?:\\d?frac|\\sqrt|\\text|[^\s\\+*/^=,;&|<>-])|\\[ ,;:]|[$0-9])"
+    r"|[A-J][.:]\s*[-\\$0-9])"
+)
+HALF_LABEL = re.compile(r"(?:^|[\s,;~])[A-Za-z]\)\s*[^\s,;]")
+STYLE = r"\\(?:text|mbox|textbf|textit|textrm|textsf|mathrm|mathbf|mathsf|operatorname)"
+TEXT = re.compile(STYLE + r"\s*\{([^{}]*)\}")
+
+DIGITS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
+UNICODE = {
+    **dict.fromkeys("−–", "-"),
+    **dict.fromkeys("×", r"\times "),
+    **dict.fromkeys("·⋅∙", r"\cdot "),
+    **dict.fromkeys("\u00a0\u2009\u202f\u2002\u2003\u3000", " "),
+    "÷": r"\div ",
+    "±": r"\pm ",
+    "∓": r"\mp ",
+    "π": r"\pi ",
+    "θ": r"\theta ",
+    "∞": r"\infty ",
+    "√": r"\sqrt ",
+    "∅": r"\emptyset ",
+    "∪": r"\cup ",
+    "∩": r"\cap ",
+    "∠": r"\angle ",
+    "°": r"\degree ",
+    "≤": r"\le ",
+    "≥": r"\ge ",
+    "≠": r"\ne ",
+    "≈": r"\approx ",
+    "≡": r"\equiv ",
+    "∈": r"\in ",
+    "…": r"\dots ",
+    "½": r"\frac12 ",
+    "¼": r"\frac14 ",
+    "¾": r"\frac34 ",
+    "¢": r"\text{ cents}",
+    "€": r"\text{ euros}",
+    "£": r"\text{ pounds sterling}",
+}
+TRANSLATION = str.maketrans(UNICODE)
+
+WRAPPERS = [(mark, mark) for mark in ("***", "**", "__", "*", "`", "$$", "$")]
+WRAPPERS += [(r"\(", r"\)"), (r"\[", r"\]"), ("{", "}")]
+
+# One command for several that mean the same.
+ALIASES = {
+    r"dfrac tfrac cfrac": r"\frac ",
+    r"dbinom tbinom": r"\binom ",
+    r"leq leqslant leqq": r"\le ",
+    r"geq geqslant geqq": r"\ge ",
+    r"lt": "<",
+    r"gt": ">",
+    r"neq": r"\ne ",
+    r"ldots cdots dotsc dotsb": r"\dots ",
+    r"varnothing": r"\emptyset ",
+    r"degrees": r"\degree ",
+    r"lvert rvert vert": "|",
+    r"lbrace": r"\{",
+    r"rbrace": r"\}",
+    r"lbrack": "[",
+    r"rbrack": "]",
+    r"ast": r"\cdot ",
+    r"wedge": r"\land ",
+    r"vee": r"\lor ",
+    r"quad qquad thinspace": " ",
+    r"left right displaystyle textstyle middle": "",
+    r"big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr": "",
+}
+COMMANDS = {name: instead for names, instead in ALIASES.items() for name in names.split()}
+
+FUNCTION = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|gcd|lcm|max|min"
+# A function in plain text has something to apply to: 5 sec and 5 min are times.
+WORD_COMMANDS = re.compile(
+    r"(?<![a-zA-Z\\{])(?:(sqrt|pi|infinity|infty|theta)(?![a-zA-Z])|(gcd|lcm|max|min)(?= ?\()"
+    rf"|({FUNCTION})(?= ?[(\\^]| ?[a-zA-Z](?![a-zA-Z])| ?[0-9]))"
+)
+# The letters that units have, upright and alone; any other letter is a variable, or a number.
+UNIT_LETTERS = {
+    "m": "meter",
+    "g": "gram",
+    "h": "hour",
+    "l": "liter",
+    "L": "liter",
+    "s": "second",
+    "V": "volt",
+    "W": "watt",
+    "J": "joule",
+    "N": "newton",
+}
+ONE_LETTER = re.compile(r"\\(?:text|mbox|textrm|mathrm|textbf|mathbf)\s*\{\s*\(?([a-zA-Z!]|\\pi)\)?\s*\}")
+
+
+def refused(text: str) -> bool:
+    """Too long, nested too deep, or lettered choices beside values."""
+    if len(text) > LONGEST or max(depths(text)) > DEEPEST:
+        return True
+    text = TEXT.sub(r"\1", text).strip()
+    depth = depths(text)  # `a)` closes a bracket in `(0, a) 5`, and is a label where none is open
+    return bool(LABEL.search(text)) or any(depth[half.start()] <= 0 for half in HALF_LABEL.finditer(text))
+
+
+def depths(text: str) -> list[int]:
+    """How many brackets are open before each letter, and after the last."""
+    depth = [0]
+    for letter in text:
+        depth.append(depth[-1] + (letter in "([{") - (letter in ")]}"))
+    return depth
+
+
+def spell(text: str) -> str:
+    for step in STEPS:
+        text = step(text)
+    return text
+
+
+def unwrap(text: str) -> str:
+    r"""Without Markdown or mathematics marks around the whole, or a ``\text{}`` with more than words in it."""
+    text = text.strip()
+    for start, end in WRAPPERS:
+        inside = text[len(start) : -len(end)]
+        whole = text.startswith(start) and text.endswith(end) and len(text) > len(start + end)
+        if whole and start not in inside and end not in inside:
+            return unwrap(inside)
+    said = TEXT.fullmatch(text)
+    return said[1].strip() if said and re.search(r"[0-9,]|\b(?:and|or)\b", said[1]) else text
+
+
+def translate(text: str) -> str:
+    """Unicode's mathematics as LaTeX."""
+    text = re.sub(r"(?:√|(?<![a-zA-Z\\])sqrt) ?([0-9]+)", r"\\sqrt{\1}", text)
+    text = re.sub(f"⁻?[{DIGITS}]+", lambda run: f"^{{{exponent(run[0])}}}", text)
+    return text.translate(TRANSLATION)
+
+
+def exponent(run: str) -> str:
+    return "".join(str(DIGITS.index(digit)) if digit in DIGITS else "-" for digit in run)
+
+
+def one_command(text: str) -> str:
+    text = re.sub(r"\\(?:n?left|right|[bB]igg?[lr]?)\s*\.", "", text)
+    text = re.sub(r"(begin|end)\{bmatrix\}", r"\1{pmatrix}", text)
+    text = re.sub(r"\\not\s*=", r"\\ne ", text)
+    text = re.sub(r"\\([a-zA-Z]+)", lambda found: COMMANDS.get(found[1], found[0]), text)
+    return re.sub(r"<=|=<", r"\\le ", re.sub(r">=", r"\\ge ", text.replace("!=", r"\ne ")))
+
+
+def currency(text: str) -> str:
+    """A dollar sign before or behind an amount is a unit; any other only marks mathematics."""
+    sign = r"\\\$" if text.count("$") - text.count(r"\$") != 1 else r"\\?\$"
+    amount = r"\s*(-?[0-9]+(?:(?:\{,\}|,?\\!|,) ?[0-9]{3})*(?:\.[0-9]+)?(?![0-9]))"
+    text = re.sub(rf"{sign}{amount}", r"\1\\text{ dollars}", text)
+    text = re.sub(rf"{amount}\s*\\\$", r"\1\\text{ dollars}", text)
+    return re.sub(r"(?<!\\)\$", "", text)
+
+
+def thousands(text: str) -> str:
+    r"""``1,234``, ``1{,}234``, ``1,\!234`` and ``1\,234`` are 1234.
+
+    In brackets a bare comma separates, unless another comma there has a space: (1,000, 2,000).
+    """
+    text = re.sub(r"(?<=[0-9])(?:\s*\{,\}\s*|,\s*\\!\s*|\\!\s*,\s*)(?=[0-9]{3}(?![0-9]))", "", text)
+    while (grouped := re.sub(r"(?<![0-9.])([0-9]+)\\[,:;!] ?([0-9]{3})(?![0-9])", r"\1\2", text)) != text:
+        text = grouped
+    depth = depths(text)
+    spaced = re.search(r", ", text)
+
+    def join(found: re.Match) -> str:
+        return found[0] if depth[found.start()] and not spaced else found[0].replace(",", "")
+
+    return re.sub(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9]|,[0-9])", join, text)
+
+
+def spaces(text: str) -> str:
+    text = re.sub(STYLE + r"\s*\{\s*\}", " ", text)
+    text = re.sub(r"\\!\s*|\\(?:phantom|hspace)\s*\{[^{}]*\}", "", text)
+    return re.sub(r"(?<!\\)\\[,;: ]|~|\s+", " ", text)
+
+
+def degrees(text: str) -> str:
+    text = re.sub(r"\^\s*(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\})", r"\\degree ", text)
+    scale = r"\s*(?:\\(?:text|mathrm)\s*\{\s*([CF])\s*\}|([CF])(?![a-zA-Z]))"
+    names = {"C": r"\text{ celsius}", "F": r"\text{ fahrenheit}"}
+    text = re.sub(r"\\degree" + scale, lambda found: names[found[1] or found[2]], text)
+    return re.sub(r"\\?%", r"\\text{ percent}", text)
+
+
+def one_letter(text: str) -> str:
+    r"""``\mathrm{i}`` and ``\text{(C)}`` are letters; ``\text{ m}`` is a unit behind a number."""
+
+    def letter(found: re.Match) -> str:
+        unit = found[1] in UNIT_LETTERS and re.search(r"[0-9}/] ?$", text[: found.start()])
+        return found[0] if unit or ("(" in found[0] and found[0] != text) else f" {found[1]} "
+
+    return ONE_LETTER.sub(letter, text)
+
+
+def outside_text(pattern, instead, text: str) -> str:
+    r"""`re.sub`, save that what ``\text{}`` holds stays, unless the pattern takes the whole of it."""
+    kept: list[str] = []
+
+    def hide(found: re.Match) -> str:
+        if re.fullmatch(r"\s*,?\s*(?:and|or)\s*", found[1]):
+            return found[0]
+        kept.append(found[0])
+        return "\\text{}"
+
+    hidden = re.sub(pattern, instead, TEXT.sub(hide, text))
+    parts = iter(kept)
+    return re.sub(r"\\text\{\}", lambda _: next(parts), hidden)
+
+
+def conjunctions(text: str) -> str:
+    r"""*and*, *or* and the comma before them."""
+    for word, command in (("and", "land"), ("or", "lor")):
+        upright = rf"{STYLE}\s*\{{\s*,?\s*{word}\s*\}}|\\{command}(?![a-zA-Z])"
+        plain = rf"(?<![a-zA-Z\\]){word}(?![a-zA-Z])"
+        text = outside_text(rf"\s*,?\s*(?:{upright}|{plain})\s*", rf" \\{command} ", text)
+    return text
+
+
+def plain_words(text: str) -> str:
+    """pi, sqrt(2) and sin x without their backslash."""
+    if re.fullmatch(r"[a-zA-Z ]+", text) and not re.fullmatch("pi|infinity|infty|theta", text):
+        return text
+
+    def command(found: re.Match) -> str:
+        return r"\infty " if found[0] == "infinity" else f"\\{found[0]} "
+
+    return outside_text(WORD_COMMANDS, command, text)
+
+
+def arguments(text: str) -> str:
+    r"""Braces around every argument: ``\frac\pi2``, ``\sqrt3``, ``x^-2``, ``\sqrt(2)``."""
+    out: list[str] = []
+    at = 0
+    while found := TAKES_ARGUMENTS.search(text, at):
+        out.append(text[at : found.start()])
+        braced, at = with_arguments(text, found)
+        out.append(braced)
+    return "".join([*out, text[at:]])
+
+
+# `x^10` is taken for x^{10}, as everybody who writes it means it.
+TAKES_ARGUMENTS = re.compile(r"\\(?:frac|binom|mathbb|pmod)(?![a-zA-Z])|\\sqrt(?![a-zA-Z])(?: *\[[^\[\]]*\])?|[\^_]")
+SHORT_ARGUMENT = re.compile(r"[0-9]|-?[a-zA-Z]|-?\\(?!text|mathrm|mbox)[a-zA-Z]+|'")
+SHORT_EXPONENT = re.compile(rf"-?[0-9]+|{SHORT_ARGUMENT.pattern}")
+
+
+def with_arguments(text: str, command: re.Match) -> tuple[str, int]:
+    """The command and its arguments, in braces, and where they end."""
+    braced = command[0].replace(" ", "")
+    at = command.end()
+    for _ in range(2 if braced in (r"\frac", r"\binom") else 1):
+        part, at = argument(text, at, braced)
+        braced += part
+    return braced, at
+
+
+def argument(text: str, at: int, command: str) -> tuple[str, int]:
+    """The argument that begins at `at`, in braces, and where it ends; nothing where there is none."""
+    while text[at : at + 1] == " ":
+        at += 1
+    if text[at : at + 1] == "{" or (text[at : at + 1] == "(" and command == r"\sqrt"):
+        end = closing(text, at)
+        return ("", at) if end is None else ("{" + arguments(text[at + 1 : end]) + "}", end + 1)
+    inner = TAKES_ARGUMENTS.match(text, at)
+    if inner and inner[0] not in "^_":
+        braced, at = with_arguments(text, inner)
+        return "{" + braced + "}", at
+    found = (SHORT_EXPONENT if command == "^" else SHORT_ARGUMENT).match(text, at)
+    return ("{" + found[0] + "}", found.end()) if found else ("", at)
+
+
+def closing(text: str, start: int) -> int | None:
+    """Where the bracket that opens at `start` closes."""
+    depth = depths(text)
+    ends = range(start + 1, len(text))
+    return next((end for end in ends if depth[end + 1] == depth[start]), None)
+
+
+def repeating(text: str) -> str:
+    r"""``0.1\overline{6}`` as the fraction it is."""
+    mark = r"\\(?:overline|bar|dot)\s*(?:\{ ?([0-9]+) ?\}|([0-9]))"
+
+    def fraction(found: re.Match) -> str:
+        whole, fixed, loop = found[1] or "0", found[2], found[3] or found[4]
+        bottom = (10 ** len(loop) - 1) * 10 ** len(fixed)
+        return rf"\frac{{{int(whole + fixed + loop) - int(whole + fixed)}}}{{{bottom}}}"
+
+    return re.sub(rf"(?<![0-9.])([0-9]*)\.([0-9]*){mark}(?![0-9]|\\overline|\\bar|\\dot)", fraction, text)
+
+
+def mixed(text: str) -> str:
+    r"""``2\frac{1}{2}`` and ``2 1/2`` as sums."""
+    whole = r"(?<![0-9.}^_a-zA-Z)])([0-9]+)"
+
+    def proper(found: re.Match) -> str:
+        less = int(found[2]) < int(found[3])
+        return rf"({found[1]}+\frac{{{found[2]}}}{{{found[3]}}})" if less else found[0]
+
+    text = re.sub(rf"{whole} ?\\frac\{{ ?([0-9]+) ?\}}\{{ ?([0-9]+) ?\}}", proper, text)
+    return re.sub(rf"{whole} ([0-9]+) ?/ ?([0-9]+)(?![0-9.])", proper, text)
+
+
+def full_stop(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith("..") else text.removesuffix(".").strip()
+
+
+def dots(text: str) -> str:
+    return re.sub(r"\.\.+", r"\\dots ", text)
+
+
+STEPS: list[Callable[[str], str]] = [
+    unwrap,
+    translate,
+    one_command,
+    currency,
+    thousands,
+    dots,
+    spaces,
+    degrees,
+    one_letter,
+    conjunctions,
+    plain_words,
+    repeating,
+    arguments,
+    mixed,
+    full_stop,
+]
