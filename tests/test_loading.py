@@ -12,8 +12,8 @@ from small_checkpoint import CONFIG, VOCAB, write_small_checkpoint
 from small_tokenizer import write_small_tokenizer
 
 from qwenlab.errors import QwenlabError
-from qwenlab.model import loading
-from qwenlab.model.loading import CheckpointError, load, save_checkpoint, shipped_names
+from qwenlab import loading
+from qwenlab.loading import CheckpointError, load, save_checkpoint, shipped_names
 from qwenlab.model.weights import save_weights
 
 QWEN3 = os.environ.get("QWENLAB_QWEN3_TOKENIZER")

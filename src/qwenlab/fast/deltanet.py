@@ -59,9 +59,7 @@ class FastDeltaNet(FusedOwner, DeltaNet):
             kept["recurrent_state"][batch.slot_index] = recurrent_state
 
 
-def delta_step_(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, memory: Tensor
-) -> Tensor:
+def delta_step_(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, memory: Tensor) -> Tensor:
     """`qwenlab.model.deltanet.delta_step`, but changes `memory` (B, heads, Dk, Dv) in place.
 
     q, k (B, heads, Dk); v (B, heads, Dv); decay, beta (B, heads, 1). Returns S^T q (B, heads, Dv).
