@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from qwenlab.batching.generation import generate
 from qwenlab.errors import QwenlabError, whole
-from qwenlab.tasks.answers import CLOSE, OPEN, extract_answer
 from qwenlab.tasks.evaluation import identity
+from qwenlab.tasks.extraction import CLOSE, OPEN, extract_answer
 from qwenlab.tasks.grading import grade
 from qwenlab.tasks.problems import BOXED, Problem, opens_thinking, problem_prompts, problem_seeds, records
 from qwenlab.tasks.run_folder import RunFolder
