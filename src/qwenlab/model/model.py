@@ -86,8 +86,10 @@ class Model(nn.Module):
 
     @property
     def embedding(self) -> Tensor:
-        """(vocab, hidden): one line an id. Asked for several times a step, so it is found in plain dictionaries."""
-        return self._modules["model"]._modules["embed_tokens"]._parameters["weight"]
+        """(vocab, hidden): one line an id. Asked for several times a step, so in plain dictionaries first."""
+        embed_tokens = self._modules["model"]._modules["embed_tokens"]
+        weight = embed_tokens._parameters.get("weight")
+        return embed_tokens.weight if weight is None else weight  # what an adapter or a parametrization shows
 
     @property
     def dtype(self) -> torch.dtype:
