@@ -86,10 +86,11 @@ class DeltaNet(Owner):
 
         out = out.view(batch, self.value_heads, width, -1).transpose(1, 2)  # (B, W, value heads, value_dim)
         out = self.norm(out) * F.silu(z.float().view(out.shape))
-        return project(self.out_proj, out.reshape(len(x), -1).to(x.dtype))  # (B * W, values) -> (B * W, hidden)
+        out = out.reshape(len(x), -1).to(x.dtype)
+        return project(self.out_proj, out)  # (B * W, values) -> (B * W, hidden)
 
     def convolved(self, inputs: Tensor) -> Tensor:
-        """(B, K - 1 + W, channels) to (B, W, channels) float32, by the module itself if it is special."""
+        """(B, K - 1 + W, channels) to (B, W, channels) float32; by the module, if it is special."""
         conv1d = self.conv1d
         if plain(conv1d, nn.Conv1d):
             return convolve(inputs, conv1d.weight.squeeze(1).t())

@@ -1,13 +1,14 @@
 """Projections that read the same input, computed as one matrix product.
 
-Their weights lie behind each other in one block of memory, of which each module's own parameter is a
-view: nothing is held twice, and training, saving and changes in place see the published names.
+Their weights lie behind each other in one block of memory, of which each module's own parameter is
+a view: nothing is held twice, and training, saving and changes in place see the published names.
 
-A weight is moved into its block only where PyTorch gives it new memory anyway: when a model is made,
-filled from a file, brought to another device or dtype, copied or unpickled. A call of the model moves
-nothing, so several threads may call it at once. It looks whether each weight still is the view that
-it was; if not (a parameter was replaced, or its memory is somebody else's too), and wherever a module
-does more than multiply by its weight, the modules are called one by one, as in training.
+A weight is moved into its block only where PyTorch gives it new memory anyway: when a model is
+made, filled from a file, brought to another device or dtype, copied or unpickled. A call of the
+model moves nothing, so several threads may call it at once. It looks whether each weight still is
+the view that it was. If not (a parameter was replaced, or its memory is somebody else's too), and
+wherever a module does more than multiply by its weight, the modules are called one by one, as in
+training.
 """
 
 import torch
@@ -20,9 +21,13 @@ FORWARDS = {kind: kind.forward for kind in (nn.Linear, nn.Conv1d)}  # as they ar
 
 
 def plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a call of the module does nothing but what its kind does with its weight: no other class
-    (a parametrization makes one), no replaced `forward`, no hook, no bias, no other kind of tensor."""
-    if type(module) is not kind or "forward" in module.__dict__ or kind.forward is not FORWARDS[kind]:
+    """Whether a call of the module does nothing but what its kind does with its weight.
+
+    Not so with another class (a parametrization makes one), a replaced `forward`, a hook, a bias, a
+    weight that is no plain parameter."""
+    if type(module) is not kind or kind.forward is not FORWARDS[kind]:
+        return False
+    if "forward" in module.__dict__:
         return False
     if module._forward_hooks or module._forward_pre_hooks or _has_any_global_hook():
         return False

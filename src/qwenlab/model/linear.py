@@ -5,8 +5,8 @@ they take for one: then batching seems to lose. So when rows of a number first m
 tried for some milliseconds and the quickest is kept. `F.linear` is the reference, which gradients and GPUs always
 use. The ways differ in the last bits only.
 
-The environment variable QWENLAB_LINEAR = linear, turned, shared or onednn forces one; with linear nothing is measured.
-`table()` tells what was chosen.
+The environment variable QWENLAB_LINEAR = linear, turned, shared or onednn forces one; with linear
+nothing is measured. `table()` tells what was chosen.
 """
 
 import os

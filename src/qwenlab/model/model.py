@@ -86,10 +86,12 @@ class Model(nn.Module):
 
     @property
     def embedding(self) -> Tensor:
-        """(vocab, hidden): one line an id. Asked for several times a step, so in plain dictionaries first."""
+        """(vocab, hidden): one line an id. Asked for several times a step, so looked up quickly."""
         embed_tokens = self._modules["model"]._modules["embed_tokens"]
         weight = embed_tokens._parameters.get("weight")
-        return embed_tokens.weight if weight is None else weight  # what an adapter or a parametrization shows
+        if weight is None:  # an adapter or a parametrization shows it as an attribute
+            return embed_tokens.weight
+        return weight
 
     @property
     def dtype(self) -> torch.dtype:
