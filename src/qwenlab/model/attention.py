@@ -50,7 +50,7 @@ class Attention(Owner):
         out = out.transpose(1, 2)  # (B, W, H, D)
         if self.gated:
             out = out * gate.sigmoid()
-        return project(self.o_proj, out.reshape(len(x), -1))  # (B * W, H * D) -> (B * W, hidden)
+        return project(self._modules["o_proj"], out.reshape(len(x), -1))  # (B * W, H * D) -> (B * W, hidden)
 
     def normed(self, heads: Tensor) -> Tensor:
         """Query and key heads (B, W, H + KVH, D), each by its own norm, in one go where nobody could tell."""

@@ -87,7 +87,7 @@ class DeltaNet(Owner):
         out = out.view(batch, self.value_heads, width, -1).transpose(1, 2)  # (B, W, value heads, value_dim)
         out = self.norm(out) * F.silu(z.float().view(out.shape))
         out = out.reshape(len(x), -1).to(x.dtype)
-        return project(self.out_proj, out)  # (B * W, values) -> (B * W, hidden)
+        return project(self._modules["out_proj"], out)  # (B * W, values) -> (B * W, hidden)
 
     def convolved(self, inputs: Tensor) -> Tensor:
         """(B, K - 1 + W, channels) to (B, W, channels) float32; by the module, if it is special."""

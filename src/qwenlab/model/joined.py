@@ -27,13 +27,12 @@ def plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     weight that is no plain parameter."""
     if type(module) is not kind or kind.forward is not FORWARDS[kind]:
         return False
-    if "forward" in module.__dict__:
+    own = module.__dict__  # quicker than attributes, for each module of each step
+    if own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own:
         return False
-    if module._forward_hooks or module._forward_pre_hooks or _has_any_global_hook():
+    if own["_backward_hooks"] or own["_backward_pre_hooks"] or _has_any_global_hook():
         return False
-    if module._backward_hooks or module._backward_pre_hooks:
-        return False
-    parameters = module._parameters
+    parameters = own["_parameters"]
     return type(parameters.get("weight")) is nn.Parameter and parameters.get("bias") is None
 
 
@@ -76,15 +75,23 @@ class Joined:
             return False
         return self.holds([module._parameters["weight"] for module in modules])
 
-    def holds(self, weights: list[Tensor | None]) -> bool:
+    def holds(self, weights: list[Tensor]) -> bool:
         """Whether each weight is its part of the block: same memory, shape, strides and dtype."""
-        if not self.parts or not all([type(weight) is nn.Parameter for weight in weights]):
+        if not self.parts:
             return False
+        dtype = self.block.dtype
         for weight, part in zip(weights, self.parts, strict=True):
-            alike = weight.dtype is part.dtype and weight.device == part.device
-            if not alike or not weight.is_set_to(part):
+            if weight.dtype is not dtype or not weight.is_set_to(part):
                 return False
         return True
+
+    def is_laid_out(self, owner: nn.Module) -> bool:
+        """The same, whatever stands in the place of a weight."""
+        if self.block is None:
+            return False
+        weights, device = self.weights(owner), self.block.device
+        here = [type(weight) is nn.Parameter and weight.device == device for weight in weights]
+        return all(here) and self.holds(weights)
 
     def lay_out(self, owner: nn.Module) -> None:
         """Moves the weights into a new block. Where that can't be, they stay where they are."""
@@ -120,10 +127,10 @@ class Owner(nn.Module):
             joined.lay_out(self)
 
     def _apply(self, fn, recurse: bool = True):  # beneath .to, .half, .cuda, .share_memory_, ...
-        held = [joined for joined in self.joined_ones() if joined.holds(joined.weights(self))]
+        held = [joined for joined in self.joined_ones() if joined.is_laid_out(self)]
         super()._apply(fn, recurse)
         for joined in held:
-            if not joined.holds(joined.weights(self)):
+            if not joined.is_laid_out(self):
                 joined.lay_out(self)
         return self
 

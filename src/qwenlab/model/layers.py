@@ -64,7 +64,7 @@ class MLP(Owner):
     def forward(self, x: Tensor) -> Tensor:
         both = self.joined(self, x)  # (N, 2 * intermediate)
         size = both.shape[1] // 2
-        return project(self.down_proj, F.silu(both[:, :size]).mul_(both[:, size:]))
+        return project(self._modules["down_proj"], F.silu(both[:, :size]).mul_(both[:, size:]))
 
 
 class Rotary:

@@ -89,9 +89,7 @@ class Model(nn.Module):
         """(vocab, hidden): one line an id. Asked for several times a step, so looked up quickly."""
         embed_tokens = self._modules["model"]._modules["embed_tokens"]
         weight = embed_tokens._parameters.get("weight")
-        if weight is None:  # an adapter or a parametrization shows it as an attribute
-            return embed_tokens.weight
-        return weight
+        return embed_tokens.weight if weight is None else weight  # None: parametrized
 
     @property
     def dtype(self) -> torch.dtype:
