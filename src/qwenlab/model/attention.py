@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from qwenlab.model.call import Call
 from qwenlab.model.config import Config
-from qwenlab.model.joined import Block, Joined, plain
+from qwenlab.model.joined import Joined, Owner, project
 from qwenlab.model.layers import RMSNorm, rms_norm, rotate
 
 
-class Attention(nn.Module):
+class Attention(Owner):
     """Qwen3's attention: query and key normed per head, then rotated; fewer key than query heads (arXiv:2305.13245).
 
     Qwen3.5's q_proj gives each head its query and, right behind it, a gate: the head's output times sigmoid(gate).
@@ -27,10 +27,12 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(config.hidden_size, kv_width, bias=False)
         self.v_proj = nn.Linear(config.hidden_size, kv_width, bias=False)
         self.o_proj = nn.Linear(query_width, config.hidden_size, bias=False)
-        self.joined, self.out = Joined("q_proj", "k_proj", "v_proj"), Joined("o_proj")
+        self.joined = Joined("q_proj", "k_proj", "v_proj")
         self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps, config.is_qwen3_5)
         self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps, config.is_qwen3_5)
-        self.heads, self.kv_heads, self.norms = config.num_attention_heads, config.num_key_value_heads, Block()
+        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.norms = Joined("q_norm", "k_norm")
+        self.lay_out()
 
     def forward(self, x: Tensor, call: Call, layer: int) -> Tensor:
         """x (B * W, hidden) to the same. `layer` is this layer's number: where the state keeps its keys and values."""
@@ -48,17 +50,18 @@ class Attention(nn.Module):
         out = out.transpose(1, 2)  # (B, W, H, D)
         if self.gated:
             out = out * gate.sigmoid()
-        return self.out(self, out.reshape(len(x), -1))  # (B * W, H * D) -> (B * W, hidden)
+        return project(self._modules["o_proj"], out.reshape(len(x), -1))  # (B * W, H * D) -> (B * W, hidden)
 
     def normed(self, heads: Tensor) -> Tensor:
         """Query and key heads (B, W, H + KVH, D), each by its own norm, in one go where nobody could tell."""
-        norms = [self._modules["q_norm"], self._modules["k_norm"]]
-        if torch.is_grad_enabled() or not all([plain(norm, RMSNorm) for norm in norms]):
+        norms = q_norm, k_norm = self.norms.modules(self)
+        if not self.norms.usable(norms, RMSNorm) or q_norm.eps != k_norm.eps:
             q, k = heads.split([self.heads, self.kv_heads], dim=2)
-            return torch.cat([self.q_norm(q), self.k_norm(k)], dim=2)
-        weights = self.norms.of(norms).view(2, -1)  # (2, D): the query's, the key's
-        weight = weights.index_select(0, owners(self.heads, self.kv_heads, heads.device))  # (H + KVH, D)
-        return rms_norm(heads, weight, norms[0].eps, norms[0].around_zero)
+            return torch.cat([q_norm(q), k_norm(k)], dim=2)
+        weights = self.norms.block.view(2, -1)  # (2, D): the query's, the key's
+        which = owners(self.heads, self.kv_heads, heads.device)
+        weight = weights.index_select(0, which)  # (H + KVH, D)
+        return rms_norm(heads, weight, q_norm.eps, q_norm.around_zero)
 
 
 @cache

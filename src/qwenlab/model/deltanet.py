@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from qwenlab.model.call import Call
 from qwenlab.model.config import Config
-from qwenlab.model.joined import Joined
+from qwenlab.model.joined import Joined, Owner, plain, project
 from qwenlab.model.layers import RMSNorm, constant
 
 # Published in float32 whatever the other tensors are: small changes here add up over the tokens.
 KEPT_FLOAT32 = ("linear_attn.A_log", "linear_attn.norm.weight")
 
 
-class DeltaNet(nn.Module):
+class DeltaNet(Owner):
     """Qwen3.5's linear attention: short convolution, delta rule, gated norm. Key heads serve equal runs of value heads.
 
     A row's state is its "window", the K - 1 last inputs of the convolution, and its "memory", S of every value head.
@@ -35,7 +35,7 @@ class DeltaNet(nn.Module):
         names = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"]
         for name, width in zip(names, self.widths, strict=True):
             self.add_module(name, nn.Linear(config.hidden_size, width, bias=False))
-        self.joined, self.out = Joined(*names), Joined("out_proj")
+        self.joined, self.kernel_size = Joined(*names), config.linear_conv_kernel_dim
         self.conv1d = nn.Conv1d(channels, channels, config.linear_conv_kernel_dim, groups=channels, bias=False)
         # As the authors start them: heads that remember for 1 to 1,000 tokens or more.
         rate = torch.empty(self.value_heads).uniform_(math.log(0.001), math.log(0.1)).exp()
@@ -44,18 +44,19 @@ class DeltaNet(nn.Module):
         # The queries' 1 / sqrt(key_dim) is left out: this norm divides by the size anyway, so only its eps notices.
         self.norm = RMSNorm(self.value_dim, config.rms_norm_eps * self.key_dim)
         self.out_proj = nn.Linear(self.values, config.hidden_size, bias=False)
+        self.lay_out()
 
     def forward(self, x: Tensor, call: Call, layer: int) -> Tensor:
         """x (B * W, hidden) to the same. `layer` is this layer's number: where the state keeps window and memory."""
         batch = call.batch
         qkv, z, b, a = self.joined(self, x).split(self.widths, dim=-1)
         if call.state is None:
-            window = qkv.new_zeros(batch, self.conv1d.kernel_size[0] - 1, self.widths[0])
+            window = qkv.new_zeros(batch, self.kernel_size - 1, self.widths[0])
             memory = x.new_zeros(batch, self.value_heads, self.key_dim, self.value_dim, dtype=torch.float32)
         else:
             window, memory = call.recall(layer)
         inputs = torch.cat((window, qkv.view(batch, -1, self.widths[0])), 1)  # (B, K - 1 + W, channels)
-        mixed = F.silu(convolve(inputs, self.conv1d.weight.squeeze(1).t()))  # (B, W, channels), float32
+        mixed = F.silu(self.convolved(inputs))  # (B, W, channels), float32
         width = mixed.shape[1]
 
         qk = unit(mixed[..., : 2 * self.keys].view(batch, width, 2 * self.key_heads, self.key_dim))
@@ -84,7 +85,15 @@ class DeltaNet(nn.Module):
 
         out = out.view(batch, self.value_heads, width, -1).transpose(1, 2)  # (B, W, value heads, value_dim)
         out = self.norm(out) * F.silu(z.float().view(out.shape))
-        return self.out(self, out.reshape(len(x), -1).to(x.dtype))  # (B * W, values) -> (B * W, hidden)
+        out = out.reshape(len(x), -1).to(x.dtype)
+        return project(self._modules["out_proj"], out)  # (B * W, values) -> (B * W, hidden)
+
+    def convolved(self, inputs: Tensor) -> Tensor:
+        """(B, K - 1 + W, channels) to (B, W, channels) float32; by the module, if it is special."""
+        conv1d = self.conv1d
+        if plain(conv1d, nn.Conv1d):
+            return convolve(inputs, conv1d.weight.squeeze(1).t())
+        return conv1d(inputs.transpose(1, 2)).transpose(1, 2).float()
 
 
 def by_head(x: Tensor) -> Tensor:

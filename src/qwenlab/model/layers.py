@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qwenlab.model.config import Config
-from qwenlab.model.joined import Joined
+from qwenlab.model.joined import FORWARDS, Joined, Owner, project
 
 
 class RMSNorm(nn.Module):
@@ -22,7 +22,12 @@ class RMSNorm(nn.Module):
         self.eps, self.around_zero = eps, around_zero
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self._parameters["weight"], self.eps, self.around_zero)
+        weight = self._parameters.get("weight")  # a dictionary: quicker, but not if parametrized
+        weight = self.weight if weight is None else weight
+        return rms_norm(x, weight, self.eps, self.around_zero)
+
+
+FORWARDS[RMSNorm] = RMSNorm.forward
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, around_zero: bool) -> Tensor:
@@ -45,7 +50,7 @@ def constant(value: float, device: torch.device) -> Tensor:
         return torch.tensor(value, device=device)
 
 
-class MLP(nn.Module):
+class MLP(Owner):
     """down(silu(gate(x)) * up(x)): the gated unit of Shazeer, arXiv:2002.05202. (N, hidden) to the same."""
 
     def __init__(self, config: Config):
@@ -53,12 +58,13 @@ class MLP(nn.Module):
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-        self.joined, self.down = Joined("gate_proj", "up_proj"), Joined("down_proj")
+        self.joined = Joined("gate_proj", "up_proj")
+        self.lay_out()
 
     def forward(self, x: Tensor) -> Tensor:
         both = self.joined(self, x)  # (N, 2 * intermediate)
         size = both.shape[1] // 2
-        return self.down(self, F.silu(both[:, :size]).mul_(both[:, size:]))
+        return project(self._modules["down_proj"], F.silu(both[:, :size]).mul_(both[:, size:]))
 
 
 class Rotary:
@@ -70,18 +76,19 @@ class Rotary:
 
     def __init__(self, head_dim: int, theta: float, turned: int | None = None):
         self.head_dim, self.theta, self.turned = head_dim, theta, turned or head_dim
-        self.cos = self.sin = torch.empty(0)
+        self.table = torch.empty(0), torch.empty(0)  # cosines and sines, of one length always
 
     def at(self, positions: Tensor | slice, highest: int, dtype: torch.dtype, device) -> tuple[Tensor, Tensor]:
         """positions (B, T) int64, or a slice where all rows agree, none above `highest`, which the host knows.
 
         Returns two tensors (B, T, 1, head_dim), or (T, 1, head_dim), for `rotate`; the 1 stands for the heads.
         """
-        if highest >= len(self.cos) or self.cos.dtype != dtype or self.cos.device != device:
+        cos, sin = self.table  # read once and set at once: another thread may be at it
+        if highest >= len(cos) or cos.dtype != dtype or cos.device != device:
             with torch.inference_mode(False):  # the table outlives the call
-                table = torch.arange(max(highest + 1, 2 * len(self.cos), 64), device=device)
-                self.cos, self.sin = self.angles(table, dtype)
-        return self.cos[positions], self.sin[positions]
+                every = torch.arange(max(highest + 1, 2 * len(cos), 64), device=device)
+                cos, sin = self.table = self.angles(every, dtype)
+        return cos[positions], sin[positions]
 
     def angles(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """The same without a table, for positions of any shape (...) and value, below 0 too: (..., 1, head_dim)."""

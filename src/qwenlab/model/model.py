@@ -9,7 +9,7 @@ from qwenlab.model.attention import Attention
 from qwenlab.model.call import Call, close_up, plan
 from qwenlab.model.config import Config
 from qwenlab.model.deltanet import DeltaNet
-from qwenlab.model.joined import Joined
+from qwenlab.model.joined import project
 from qwenlab.model.kernels import BY_NAME
 from qwenlab.model.layers import MLP, RMSNorm, Rotary
 from qwenlab.model.linear import product
@@ -72,7 +72,6 @@ class Model(nn.Module):
         self.model = Decoder(config)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-            self.head = Joined("lm_head")
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=config.initializer_range)
@@ -89,8 +88,10 @@ class Model(nn.Module):
 
     @property
     def embedding(self) -> Tensor:
-        """(vocab, hidden): one line an id. Asked for several times a step, so it is found in plain dictionaries."""
-        return self._modules["model"]._modules["embed_tokens"]._parameters["weight"]
+        """(vocab, hidden): one line an id. Asked for several times a step, so looked up quickly."""
+        embed_tokens = self._modules["model"]._modules["embed_tokens"]
+        weight = embed_tokens._parameters.get("weight")
+        return embed_tokens.weight if weight is None else weight  # None: parametrized
 
     @property
     def dtype(self) -> torch.dtype:
@@ -207,7 +208,7 @@ class Model(nn.Module):
         hidden = self.model.norm(hidden)
         if self.config.tie_word_embeddings:
             return product(hidden, self.embedding).float()
-        return self.head(self, hidden).float()
+        return project(self.lm_head, hidden).float()
 
 
 def check_call(input_ids, attention_mask, state, rows, position_ids) -> bool:

@@ -10,6 +10,7 @@ from torch import nn
 
 from qwenlab.errors import QwenlabError, read_json, refuse_lfs_pointer
 from qwenlab.model.deltanet import KEPT_FLOAT32
+from qwenlab.model.joined import Owner
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -59,6 +60,9 @@ def load_weights(model: nn.Module, folder, dtype: torch.dtype | None = None, dev
         tensor = opened[path].get_tensor(theirs).to(device=device, dtype=dtype_of(name, dtype))
         trained = expected[name].requires_grad
         setattr(model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=trained))
+    for module in model.modules():
+        if isinstance(module, Owner):
+            module.lay_out()
     return ignored
 
 
