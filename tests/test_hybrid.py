@@ -11,10 +11,10 @@ from small_checkpoint import write_multimodal_checkpoint
 from torch import nn
 
 import qwenlab
+from qwenlab.loading import load
 from qwenlab.model.batch import ForwardBatch
 from qwenlab.model.config import Config
 from qwenlab.model.deltanet import DeltaNet
-from qwenlab.loading import load
 from qwenlab.model.model import Model
 from qwenlab.model.weights import WeightsError, load_weights, save_weights
 
