@@ -6,14 +6,32 @@ so every layer deals with lengths only, and results go back to where the caller'
 (`to_caller`). flash-linear-attention's gated layers do the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from qwenlab.model.state import State
+
+
+class lazy:
+    """An attribute computed when it is first read: `functools.cached_property` as of Python 3.12,
+    without the lock that makes the threads of all batches wait for each other."""
+
+    def __init__(self, compute: Callable):
+        self.compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, batch, owner=None):
+        if batch is None:
+            return self
+        value = self.compute(batch)
+        batch.__dict__[self.name] = value
+        return value
 
 
 @dataclass
@@ -97,25 +115,25 @@ class ForwardBatch:
         """W, the tokens of the widest row in this pass."""
         return self.input_ids.shape[1]
 
-    @cached_property
+    @lazy
     def num_keys(self) -> int:
         """K, the tokens that the longest row holds after this pass."""
         if self.state is None:
             return self.width
         return max(map(sum, zip(self.num_computed_tokens, self.num_tokens, strict=True)))
 
-    @cached_property
+    @lazy
     def level(self) -> bool:
         """Whether all rows stand at the same position."""
         return min(self.num_computed_tokens) == max(self.num_computed_tokens)
 
-    @cached_property
+    @lazy
     def position_ids(self) -> Tensor:
         """(B, W) int64: each token's place in its own row, earlier passes counted."""
         starts = torch.tensor(self.num_computed_tokens, device=self.input_ids.device)
         return starts[:, None] + torch.arange(self.width, device=self.input_ids.device)
 
-    @cached_property
+    @lazy
     def valid_mask(self) -> Tensor | None:
         """(B, W) bool, True = real; None where every token is."""
         if min(self.num_tokens) == self.width:
@@ -123,18 +141,18 @@ class ForwardBatch:
         counts = torch.tensor(self.num_tokens, device=self.input_ids.device)
         return torch.arange(self.width, device=self.input_ids.device) < counts[:, None]
 
-    @cached_property
+    @lazy
     def attention_mask(self) -> Tensor:
         """(B, 1, W, K) bool, True = may attend: a query at position p sees keys 0..p of its row."""
         keys = torch.arange(self.num_keys, device=self.input_ids.device)
         return (keys <= self.position_ids[..., None])[:, None]
 
-    @cached_property
+    @lazy
     def all_slots(self) -> bool:
         """Whether the rows are all slots of the state, in order."""
         return self.slots == range(self.state.batch_size)
 
-    @cached_property
+    @lazy
     def slot_index(self) -> slice | Tensor:
         """The slots as an index: a slice where they stand together, so that reading is a view."""
         together = range(self.slots[0], self.slots[-1] + 1)
@@ -142,7 +160,7 @@ class ForwardBatch:
             return slice(together.start, together.stop)
         return torch.tensor(self.slots, device=self.input_ids.device)
 
-    @cached_property
+    @lazy
     def cache_index(self) -> tuple[Tensor, Tensor]:
         """Slot (N,) and position (N,) of each real token: where its key and value are kept."""
         slots = torch.tensor(self.slots, device=self.input_ids.device)[:, None]
