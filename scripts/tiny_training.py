@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from qwenlab.model.config import Config
+from qwenlab.model.deltanet import DeltaNet
 from qwenlab.model.model import Model
 from qwenlab.tasks.arithmetic import problem_stream
 
@@ -129,7 +130,9 @@ def train(recipe: Recipe, tokenizer: Tokenizer) -> tuple[Model, Outcome]:
     """A freshly trained float32 model. One thread: the same seed gives the same weights on the same machine."""
     torch.manual_seed(recipe.seed)
     model = Model(Config.from_dict(recipe.shape))
-    model.chunk = CHUNK
+    for module in model.modules():
+        if isinstance(module, DeltaNet):
+            module.chunk_size = CHUNK
     optims = optimisers(model, recipe)
     stream = batches(rows(tokenizer, recipe.seed, recipe.dials), recipe.seed)
     pad_id = tokenizer.token_to_id(PAD)

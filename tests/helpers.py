@@ -7,6 +7,7 @@ import signal
 
 import torch
 
+from qwenlab.fast import optimize
 from qwenlab.model.config import Config
 from qwenlab.model.model import Model
 
@@ -52,13 +53,15 @@ def random_config(**changes) -> Config:
     return Config.from_dict({**SHAPE, **changes})
 
 
-def random_model(seed: int = 0, dtype: torch.dtype = torch.float32, **changes) -> Model:
+def random_model(seed: int = 0, dtype: torch.dtype = torch.float32, fast: bool = True, **changes) -> Model:
+    """As `load` gives one: fast, unless the plain reference is asked for."""
     torch.manual_seed(seed)
-    return Model(random_config(**changes)).to(dtype).eval().requires_grad_(False)
+    model = Model(random_config(**changes)).to(dtype).eval().requires_grad_(False)
+    return optimize(model) if fast else model
 
 
-def random_hybrid(seed: int = 0, dtype: torch.dtype = torch.float32, **changes) -> Model:
-    return random_model(seed, dtype, **{**HYBRID, **changes})
+def random_hybrid(seed: int = 0, dtype: torch.dtype = torch.float32, fast: bool = True, **changes) -> Model:
+    return random_model(seed, dtype, fast, **{**HYBRID, **changes})
 
 
 FAMILIES = {"dense": random_model, "hybrid": random_hybrid}

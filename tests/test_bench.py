@@ -15,7 +15,7 @@ import qwenlab
 from qwenlab import bench
 from qwenlab.bench.sweeps import in_ms
 from qwenlab.bench.timing import Spread, alternate, cpu_name, machine_name
-from qwenlab.model import linear
+from qwenlab.fast import linear
 
 PROMPT, NEW = 5, 4
 

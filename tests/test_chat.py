@@ -12,7 +12,7 @@ from small_checkpoint import VOCAB
 from small_tokenizer import TEMPLATE, small_spec
 
 import qwenlab
-from qwenlab.model.loading import shipped_folder, shipped_names
+from qwenlab.loading import shipped_folder, shipped_names
 from qwenlab.text.chat_template import ChatTemplate, ChatTemplateError
 from qwenlab.text.tokenizer import Tokenizer
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizer import CONTROL, TEMPLATE, small_spec, write_small_tokenizer
 
-from qwenlab.model.loading import shipped_names
+from qwenlab.loading import shipped_names
 from qwenlab.text.chat_template import ChatTemplate, ChatTemplateError
 from qwenlab.text.tokenizer import Tokenizer
 

@@ -1,32 +1,41 @@
 """The gated delta rule: token by token, in chunks and in PyTorch's plainest words; convolution, decay, pads."""
 
+import itertools
+
 import pytest
 import torch
 from helpers import difference
 
-from qwenlab.model.deltanet import convolve, delta_chunks, delta_step, delta_steps, log_decay, unit
+from qwenlab.fast.deltanet import delta_step_
+from qwenlab.model.deltanet import delta_chunks, delta_step, delta_steps, l2norm, log_decay
 
 LENGTHS = [1, 2, 3, 4, 5, 63, 64, 65, 127, 128, 129]
 
 
 def heads(tokens, count=6, key=8, value=12, strongest=3.0, start=1.0):
-    """Random arguments of the rule for `count` heads, decays from almost 0 to e^-strongest."""
-    q, k = unit(torch.randn(count, tokens, key)), unit(torch.randn(count, tokens, key))
-    g, beta = -strongest * torch.rand(count, tokens, 1) ** 4, torch.rand(count, tokens, 1)
-    return q, k, torch.randn(count, tokens, value), g, beta, start * torch.randn(count, key, value)
+    """Random arguments of the rule: 2 rows of `count` heads, decays from almost 0 to e^-strongest."""
+    q = l2norm(torch.randn(2, tokens, count, key))
+    k = l2norm(torch.randn(2, tokens, count, key))
+    v = torch.randn(2, tokens, count, value)
+    g = -strongest * torch.rand(2, tokens, count) ** 4
+    return q, k, v, g, torch.rand(2, tokens, count), start * torch.randn(2, count, key, value)
 
 
 def by_definition(q, k, v, g, beta, memory):
     """S <- e^g S; d = beta (v - S^T k); S <- S + k d^T; o = S^T q. One head, one token at a time."""
-    outs, memories = torch.zeros_like(v), []
-    for n, S in enumerate(memory.double()):
+    q, k, v, g, beta, memory = (x.double() for x in (q, k, v, g, beta, memory))
+    outs = torch.zeros_like(v)
+    memories = torch.zeros_like(memory)
+    for row, head in itertools.product(range(len(q)), range(q.shape[2])):
+        S = memory[row, head]
         for t in range(q.shape[1]):
-            S = g[n, t].double().exp() * S
-            d = beta[n, t] * (v[n, t] - S.T @ k[n, t].double())
-            S = S + torch.outer(k[n, t].double(), d)
-            outs[n, t] = S.T @ q[n, t].double()
-        memories.append(S)
-    return outs, torch.stack(memories)
+            at = (row, t, head)
+            S = g[at].exp() * S
+            d = beta[at] * (v[at] - S.T @ k[at])
+            S = S + torch.outer(k[at], d)
+            outs[at] = S.T @ q[at]
+        memories[row, head] = S
+    return outs, memories
 
 
 def close(got, expected, limit=1e-5):
@@ -60,7 +69,7 @@ def test_beta_at_its_ends_and_no_decay():
     assert torch.equal(delta_chunks(q, k, v, zero, zero, memory)[1], memory)
     for way in (delta_chunks, delta_steps):
         new = way(q, k, v, zero, torch.ones_like(g), memory)[1]
-        assert torch.allclose(k[:, -1:] @ new, v[:, -1:], atol=1e-5)
+        assert torch.allclose(torch.einsum("bhk,bhkv->bhv", k[:, -1], new), v[:, -1], atol=1e-5)
 
 
 def test_what_came_before_is_only_the_memory():
@@ -74,11 +83,16 @@ def test_what_came_before_is_only_the_memory():
     assert torch.equal(memory, arguments[-1])
 
 
-def test_a_step_changes_the_memory_in_place():
+def test_the_fast_step_changes_the_memory_in_place():
     q, k, v, g, beta, memory = heads(1)
-    place, expected = memory.data_ptr(), delta_steps(q, k, v, g, beta, memory)
-    out = delta_step(q, k, v, g.exp(), beta, memory)
-    assert memory.data_ptr() == place and torch.equal(memory, expected[1]) and torch.equal(out, expected[0])
+    now = [x[:, 0] for x in (q, k, v, g, beta)]
+    before = memory.clone()
+    expected = delta_step(*now, memory)
+    assert torch.equal(memory, before)
+    place = memory.data_ptr()
+    out = delta_step_(*now[:3], now[3].exp()[..., None], now[4][..., None], memory)
+    assert memory.data_ptr() == place
+    assert close((out, memory), expected, 1e-6)
 
 
 @pytest.mark.parametrize("way", [delta_chunks, delta_steps])
@@ -95,17 +109,9 @@ def test_a_pad_leaves_the_memory_bit_by_bit(way, tokens):
 def test_pads_after_the_real_tokens_change_nothing():
     q, k, v, g, beta, memory = heads(80)
     alone = delta_chunks(*(x[:, :50] for x in (q, k, v, g, beta)), memory)
-    pads = torch.arange(80)[:, None] >= 50
+    pads = torch.arange(80)[:, None] >= 50  # (W, 1): for all heads
     padded = delta_chunks(q, k, v, g.masked_fill(pads, 0), beta.masked_fill(pads, 0), memory)
     assert close((padded[0][:, :50], padded[1]), alone, 1e-6)
-
-
-@pytest.mark.parametrize("width", [1, 2, 3, 9])
-def test_convolution_sees_a_token_and_those_before_it(width):
-    inputs, taps = torch.randn(2, 3 + width, 5), torch.randn(4, 5)
-    expected = torch.nn.functional.conv1d(inputs.transpose(1, 2), taps.t()[:, None], groups=5).transpose(1, 2)
-    assert difference(convolve(inputs, taps), expected) < 1e-6
-    assert convolve(inputs.bfloat16(), taps.bfloat16()).dtype == torch.float32
 
 
 def test_decay_is_worked_out_in_float32_and_never_grows():
@@ -119,22 +125,20 @@ def test_decay_is_worked_out_in_float32_and_never_grows():
 
 def test_unit_length_with_eps_inside_the_root():
     x = torch.tensor([[3.0, 4.0], [0.0, 0.0], [3e-4, 4e-4]])
-    assert torch.allclose(unit(x)[0], torch.tensor([0.6, 0.8])) and not unit(x)[1].any()
-    assert torch.allclose(unit(x)[2], x[2] / (25e-8 + 1e-6) ** 0.5)
+    assert torch.allclose(l2norm(x)[0], torch.tensor([0.6, 0.8])) and not l2norm(x)[1].any()
+    assert torch.allclose(l2norm(x)[2], x[2] / (25e-8 + 1e-6) ** 0.5)
 
 
 def test_gradients_of_chunks_are_those_of_the_steps():
     """The steps written without in-place changes, so that autograd can follow them."""
     arguments = [x.requires_grad_() for x in heads(37, count=3)]
-    weights = torch.randn(3, 37, 12), torch.randn(3, 8, 12)
-    out, memory = delta_chunks(*arguments, chunk=16)
+    weights = torch.randn(2, 37, 3, 12), torch.randn(2, 3, 8, 12)
+    out, memory = delta_chunks(*arguments, chunk_size=16)
     ours = torch.autograd.grad((out * weights[0]).sum() + (memory * weights[1]).sum(), arguments)
     q, k, v, g, beta, S = arguments
     total = 0
     for t in range(37):
-        S = g[:, t].exp()[..., None] * S
-        d = beta[:, t] * (v[:, t] - torch.einsum("nkv,nk->nv", S, k[:, t]))
-        S = S + torch.einsum("nk,nv->nkv", k[:, t], d)
-        total = total + (torch.einsum("nkv,nk->nv", S, q[:, t]) * weights[0][:, t]).sum()
+        out, S = delta_step(q[:, t], k[:, t], v[:, t], g[:, t], beta[:, t], S)
+        total = total + (out * weights[0][:, t]).sum()
     theirs = torch.autograd.grad(total + (S * weights[1]).sum(), arguments)
     assert close(ours, theirs, 1e-4) and all(torch.isfinite(grad).all() for grad in ours)

@@ -9,7 +9,7 @@ from helpers import FAMILIES, alone_greedy, alone_logits, count, random_prompts
 
 import qwenlab
 from qwenlab.batching.scheduler import POLICIES
-from qwenlab.model import linear
+from qwenlab.fast import linear
 
 
 @pytest.mark.parametrize("strategy", POLICIES)

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qwenlab.tasks import extract_answer, grade, symbolic
-from qwenlab.tasks.notation import refused
+from qwenlab.tasks.latex import refused
 from qwenlab.tasks.symbolic import WORKER, GradingError, Worker
 
 # prediction, gold, right, kind
@@ -209,7 +209,7 @@ def pairs_by_kind() -> dict[str, list[list[str]]]:
 @pytest.mark.parametrize(("kind", "rows"), pairs_by_kind().items(), ids=list(pairs_by_kind()))
 def test_pairs_of_each_kind(kind, rows):
     wrong = []
-    for prediction, gold, right, _ in rows:
+    for prediction, gold, right, _ in rows[:: max(1, len(rows) // count(10, 1000))]:
         answer = extract_answer(prediction) if "without a box" in kind else prediction
         if not grade(answer, gold) is grade(gold, answer) is (right == "yes"):
             wrong.append((prediction, gold, right))

@@ -17,7 +17,7 @@ LOADED = f"loaded [{VOCAB - 5}, {VOCAB - 3}] hello"
 LOAD = """
 import sys
 from qwenlab.errors import QwenlabError
-from qwenlab.model.loading import load
+from qwenlab.loading import load
 for name in sys.argv[1:]:
     try:
         model, tokenizer = load(name)

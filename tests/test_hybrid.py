@@ -8,11 +8,13 @@ import torch
 from helpers import HYBRID, alone_logits, difference, random_hybrid, random_model, random_prompts, rectangle
 from safetensors.torch import load_file, save_file
 from small_checkpoint import write_multimodal_checkpoint
+from torch import nn
 
 import qwenlab
-from qwenlab.model import deltanet
+from qwenlab.loading import load
+from qwenlab.model.batch import ForwardBatch
 from qwenlab.model.config import Config
-from qwenlab.model.loading import load
+from qwenlab.model.deltanet import DeltaNet
 from qwenlab.model.model import Model
 from qwenlab.model.weights import WeightsError, load_weights, save_weights
 
@@ -34,7 +36,7 @@ def loud():
 
 def held(state, row):
     """The row's window and memory of every linear layer."""
-    return [layer[name][row] for layer in state.layers for name in ("window", "memory") if name in layer]
+    return [layer[name][row] for layer in state.layers for name in ("conv_state", "recurrent_state") if name in layer]
 
 
 def same(state, row, other, other_row, limit=1e-5):
@@ -52,28 +54,33 @@ def read(model, ids):
 # --- Pads ---
 
 
-def convolved(model, ids, mask, state, monkeypatch):
-    """Logits, and what each linear layer's convolution gave."""
-    outputs, real = [], deltanet.convolve
-    monkeypatch.setattr(deltanet, "convolve", lambda *arguments: outputs.append(real(*arguments)) or outputs[-1])
+def convolved(model, ids, mask, state):
+    """Logits, and what each linear layer's convolution gave (B, W, channels)."""
+    outputs = []
+
+    def note(module, args, out):
+        outputs.append(out.transpose(1, 2))
+
+    hooks = [m.register_forward_hook(note) for m in model.modules() if isinstance(m, nn.Conv1d)]
     logits = model(ids, mask, state)
-    monkeypatch.undo()
+    for hook in hooks:
+        hook.remove()
     return logits, outputs
 
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("pads", [1, 2, 3, 4, 50])
-def test_loud_pads_change_nothing(loud, pads, side, monkeypatch):
+def test_loud_pads_change_nothing(loud, pads, side):
     """Case 10: convolution at the first real positions, memory and logits as alone. Without the mask it would show."""
     prompt, neighbour = [5, 9, 77, 3], list(range(1, 5 + pads))
     ids, mask = rectangle([prompt, neighbour], 4 + pads, side, 319, random.Random(pads))
     state, alone = loud.new_state(2), loud.new_state(1)
-    logits, outputs = convolved(loud, ids, mask, state, monkeypatch)
-    expected, bare = convolved(loud, torch.tensor([prompt]), None, alone, monkeypatch)
+    logits, outputs = convolved(loud, ids, mask, state)
+    expected, bare = convolved(loud, torch.tensor([prompt]), None, alone)
     assert difference(logits[0][mask[0]], expected[0]) < 1e-5 and same(state, 0, alone, 0)
     assert all(difference(ours[0, :3], theirs[0, :3]) < 1e-5 for ours, theirs in zip(outputs, bare, strict=True))
     off = loud.new_state(2)
-    logits, outputs = convolved(loud, ids, None, off, monkeypatch)
+    logits, outputs = convolved(loud, ids, None, off)
     assert not same(off, 0, alone, 0, 1e-2)
     assert side == "right" or difference(logits[0][mask[0]], expected[0]) > 1e-2  # no token sees a pad after it
 
@@ -95,11 +102,11 @@ def test_each_part_of_the_masking_is_needed(loud, part, monkeypatch):
 
     def leaky(tensor, mask, value):
         """Leaves one of the two that DeltaNet fills as it is: the logarithms of decay are below 0, beta above."""
-        column = mask.shape == (len(tensor), 1) and tensor.shape[-1] == 4
+        column = mask.shape == (*tensor.shape[:-1], 1) and tensor.shape[-1] == 4
         return tensor if column and (tensor.min() < 0) == (part == "log_decay") else fill(tensor, mask, value)
 
     if part == "window":
-        monkeypatch.setattr(deltanet, "last_inputs", lambda inputs, width, real: inputs[:, width:])
+        monkeypatch.setattr(ForwardBatch, "last_inputs", lambda b, inputs: inputs[:, b.width :])
     else:
         monkeypatch.setattr(torch.Tensor, "masked_fill", leaky)
     assert not same(two_turns(), 0, alone, 0, 1e-2)
@@ -148,9 +155,11 @@ def test_pads_leave_memory_and_window_bit_by_bit(loud, pad, steps):
 
 def test_a_window_is_the_last_real_inputs():
     inputs = torch.arange(14.0).view(2, 7, 1)  # a window of 3, then 4 tokens
-    real = torch.tensor([[True, True, False, False], [False] * 4])
-    assert deltanet.last_inputs(inputs, 4, real)[..., 0].tolist() == [[2, 3, 4], [7, 8, 9]]
-    assert deltanet.last_inputs(inputs, 4, None)[..., 0].tolist() == [[4, 5, 6], [11, 12, 13]]
+    ids = torch.zeros(2, 4, dtype=torch.int64)
+    ragged = ForwardBatch.from_lengths(ids, [2, 0])
+    assert ragged.last_inputs(inputs)[..., 0].tolist() == [[2, 3, 4], [7, 8, 9]]
+    full = ForwardBatch.from_lengths(ids, [4, 4])
+    assert full.last_inputs(inputs)[..., 0].tolist() == [[4, 5, 6], [11, 12, 13]]
 
 
 @pytest.mark.parametrize("rows", [None, range(2), [0, 1], [1, 0]])
@@ -168,8 +177,8 @@ def test_in_bfloat16_the_memory_stays_float32():
     model = random_hybrid(dtype=torch.bfloat16)
     state = model.new_state(1)
     assert {name: t.dtype for layer in state.layers for name, t in layer.items()} == {
-        "window": torch.bfloat16,
-        "memory": torch.float32,
+        "conv_state": torch.bfloat16,
+        "recurrent_state": torch.float32,
         "keys": torch.bfloat16,
         "values": torch.bfloat16,
     }
@@ -258,7 +267,9 @@ def test_what_is_refused_leaves_no_row_invalid(model, width):
 def test_gradients_of_a_padded_batch_are_the_sum_of_the_rows(chunk, side):
     """Loud pads among them: what they would add, were they seen, could not hide."""
     model = random_hybrid(seed=3, tie_word_embeddings=False)
-    model.chunk = chunk
+    for module in model.modules():
+        if isinstance(module, DeltaNet):
+            module.chunk_size = chunk
     model.model.embed_tokens.weight[[0, 319]] = 100.0
     prompts = [[rng + 1 for rng in random.Random(length).sample(range(300), length)] for length in (2, 33, 70)]
     ids, mask = rectangle(prompts, 75, side, 319, random.Random(0))

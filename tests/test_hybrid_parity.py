@@ -10,8 +10,8 @@ from small_tokenizer import write_small_tokenizer
 
 from qwenlab.batching.generation import generate
 from qwenlab.batching.padding import left_pad
+from qwenlab.loading import load
 from qwenlab.model.config import Config
-from qwenlab.model.loading import load
 from qwenlab.model.model import Model
 from qwenlab.model.weights import load_weights
 

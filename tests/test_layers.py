@@ -4,6 +4,7 @@ import pytest
 import torch
 from helpers import random_config
 
+from qwenlab.fast import attention as fast
 from qwenlab.model import attention, layers
 from qwenlab.model.softmax import masked_softmax
 
@@ -39,18 +40,20 @@ def test_eager_softmax_is_float32_whatever_the_dtype(monkeypatch):
         seen.append(scores.dtype)
         return masked_softmax(scores, mask)
 
-    monkeypatch.setattr(kernels, "masked_softmax", recorded)
+    monkeypatch.setattr(attention, "masked_softmax", recorded)
     q, k = torch.randn(1, 4, 3, 8).to(BF16), torch.randn(1, 2, 3, 8).to(BF16)
-    assert kernels.eager(q, k, k, None, 0.3).dtype == BF16 and seen == [torch.float32]
+    mask = attention.causal_mask(3, 3)[None, None]
+    assert attention.eager(q, k, k, mask, 0.3).dtype == BF16 and seen == [torch.float32]
 
 
-@pytest.mark.parametrize("few", [kernels.FEW, 0], ids=["head by head", "grouped"])
-def test_a_step_without_a_mask_sees_every_key_and_a_chunk_its_own_past(few, monkeypatch):
-    """Bottom-right aligned in all ways to compute it: one query after five keys, or three."""
-    monkeypatch.setattr(kernels, "FEW", few)
+@pytest.mark.parametrize("few", [fast.FEW, 0], ids=["head by head", "grouped"])
+def test_the_fast_step_and_sdpa_compute_what_eager_does(few, monkeypatch):
+    """One query after five keys, or three, each seeing its own past; a step also without a mask."""
+    monkeypatch.setattr(fast, "FEW", few)
     for batch, queries in [(2, 1), (2, 3), (2, 5), (20, 1)]:
         k, q = torch.randn(batch, 2, 5, 8), torch.randn(batch, 4, queries, 8)
-        mask = torch.ones(queries, 5, dtype=torch.bool).tril(5 - queries)[None, None]
-        expected = kernels.eager(q, k, k, mask, 0.3)
-        for way in kernels.BY_NAME.values():
-            assert torch.allclose(way(q, k, k, None, 0.3), expected, atol=1e-6)
+        mask = attention.causal_mask(queries, 5)[None, None]
+        expected = attention.eager(q, k, k, mask, 0.3)
+        assert torch.allclose(attention.sdpa(q, k, k, mask, 0.3), expected, atol=1e-6)
+        if queries == 1:
+            assert torch.allclose(fast.one_query(q, k, k, None, 0.3), expected, atol=1e-6)

@@ -9,7 +9,7 @@ from lesson_cells import code_cells, say
 from site_files import missing
 from test_browser import SITE, Watch, address, chromium  # noqa: F401  (the last two are fixtures)
 
-from qwenlab.model import linear
+from qwenlab.fast import linear
 from qwenlab.teach import exploring
 
 NAME = "01-why-batch"

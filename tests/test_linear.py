@@ -1,4 +1,4 @@
-"""Kernels for a few rows: all give the same, the quickest is kept, and the choice can be forced, told and restored."""
+"""Kernels for a few rows: all give the same, the quickest is kept, and the choice can be forced and told."""
 
 import time
 
@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from helpers import difference
 
-from qwenlab.model import linear
+from qwenlab.fast import linear
 
 NAMES = list(linear.KERNELS)
 
@@ -97,12 +97,6 @@ def test_rows_between_two_numbers_count_as_the_next_and_one_or_many_are_not_meas
     assert [what.split(",")[0] for what in linear.chosen] == ["8 rows", "64 rows"]
 
 
-def test_the_reference_computes_gradients(monkeypatch):
-    monkeypatch.setenv("QWENLAB_LINEAR", "turned")
-    x, weight = torch.randn(4, 8, requires_grad=True), torch.randn(6, 8)
-    assert torch.equal(linear.product(x, weight), F.linear(x, weight)) and not linear.known
-
-
 def test_one_kernel_can_be_forced(monkeypatch):
     monkeypatch.setenv("QWENLAB_LINEAR", "turned")
     assert linear.choose(1, torch.ones(6, 8)) == "turned" and not linear.chosen
@@ -119,12 +113,8 @@ def test_the_table_and_the_record(kernels):
     head, line = linear.table().splitlines()
     assert head.split() == ["rows", "2", "3", "4", "8", "16", "32", "64"]
     assert line.startswith("6 x 8, float32, ") and line.split()[-7:] == ["-", "-", "turned", "-", "turned", "-", "-"]
-    recorded = linear.record()
-    linear.chosen.clear()
-    linear.restore({what: "linear" for what in recorded})
-    assert linear.choose(4, torch.ones(6, 8)) == "linear"  # restored, not measured
-    with pytest.raises(ValueError, match="kernels magic: this machine has linear, turned"):
-        linear.restore({"4 rows": "magic"})
+    threads = torch.get_num_threads()
+    assert linear.record() == {f"{rows} rows, 6 x 8, float32, {threads} threads": "turned" for rows in (4, 16)}
 
 
 def test_a_measurement_is_short_and_its_memory_is_bounded(monkeypatch):

@@ -11,9 +11,9 @@ from helpers import FAMILIES, HYBRID, SHAPE, difference
 from small_checkpoint import CONFIG, VOCAB, write_small_checkpoint
 from small_tokenizer import write_small_tokenizer
 
+from qwenlab import loading
 from qwenlab.errors import QwenlabError
-from qwenlab.model import loading
-from qwenlab.model.loading import CheckpointError, load, save_checkpoint, shipped_names
+from qwenlab.loading import CheckpointError, load, save_checkpoint, shipped_names
 from qwenlab.model.weights import save_weights
 
 QWEN3 = os.environ.get("QWENLAB_QWEN3_TOKENIZER")

@@ -15,7 +15,7 @@ from qwenlab import bench
 from qwenlab.bench import __main__ as command
 from qwenlab.bench import beside, roofline, twins
 from qwenlab.console import run_app
-from qwenlab.model import linear
+from qwenlab.fast import linear
 
 pytest.importorskip("transformers")
 

@@ -8,7 +8,7 @@ import torch
 from helpers import FAMILIES, alone_logits, count, difference
 
 import qwenlab
-from qwenlab.model import call, kernels
+from qwenlab.fast import attention
 
 
 def filled(model, rows):
@@ -107,14 +107,14 @@ def test_rows_of_unlike_length_attend_in_parts(model, seed, monkeypatch):
     rng = random.Random(seed)
     prompts = [[rng.randrange(300) for _ in range(rng.choice([3, 9, 40, 90]))] for _ in range(9)]
     asked = []
-    monkeypatch.setattr(call, "WORTH_A_PART", 2**13)
+    monkeypatch.setattr(attention, "WORTH_A_PART", 2**13)
+    one_query = attention.one_query
 
     def watched(q, k, *rest):
         asked.append(tuple(k.shape[::2]))  # rows, keys
-        return kernels.sdpa(q, k, *rest)
+        return one_query(q, k, *rest)
 
-    monkeypatch.setattr(call, "sdpa", watched)
-    monkeypatch.setitem(kernels.BY_NAME, "sdpa", watched)
+    monkeypatch.setattr(attention, "one_query", watched)
     state = filled(model, prompts)
     asked.clear()
     logits = model(torch.full((9, 1), 20), state=state)
@@ -126,10 +126,11 @@ def test_rows_of_unlike_length_attend_in_parts(model, seed, monkeypatch):
 
 
 def test_parts_are_cut_where_it_pays():
-    assert call.parts([7] * 5, 0) == [(slice(0, 5), 7)]
-    assert call.parts([100, 100, 10, 10, 10], 50) == [(slice(0, 2), 100), (slice(2, 5), 10)]
-    assert call.parts([100, 100, 10, 10, 10], 500) == [(slice(0, 5), 100)]
-    assert call.parts([10, 100, 12], 50) == [(slice(0, 1), 10), (slice(1, 2), 100), (slice(2, 3), 12)]
+    split = attention.split_rows
+    assert split([7] * 5, 0, 0) == [(slice(0, 5), 7)]
+    assert split([100, 100, 10, 10, 10], 50, 0) == [(slice(0, 2), 100), (slice(2, 5), 10)]
+    assert split([100, 100, 10, 10, 10], 500, 0) == [(slice(0, 5), 100)]
+    assert split([10, 100, 12], 50, 0) == [(slice(0, 1), 10), (slice(1, 2), 100), (slice(2, 3), 12)]
 
 
 def test_move_copies_rows_over_others(model):

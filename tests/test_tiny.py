@@ -7,7 +7,7 @@ import torch
 from helpers import count
 
 import qwenlab
-from qwenlab.model.loading import shipped_folder, shipped_names
+from qwenlab.loading import shipped_folder, shipped_names
 from qwenlab.tasks import arithmetic_problems, extract_answer
 
 # Name: greedy accuracy at least and at most, most parameters, most bytes, architecture.

@@ -16,7 +16,7 @@ from helpers import FAMILIES, count, difference, hear_ctrl_c, random_prompts, re
 from small_checkpoint import write_small_checkpoint
 
 import qwenlab
-from qwenlab.model import linear
+from qwenlab.fast import linear
 from qwenlab.tasks import training
 from qwenlab.tasks.run_folder import RunFolder, RunFolderError
 from qwenlab.tasks.training import Training, TrainingError, last_checkpoint, read_metrics, run_settings, token_logprobs

@@ -8,7 +8,7 @@ from importlib import import_module
 __version__ = "0.1.0"
 
 HOME = {
-    "load": "qwenlab.model.loading",
+    "load": "qwenlab.loading",
     "Config": "qwenlab.model.config",
     "Model": "qwenlab.model.model",
     "State": "qwenlab.model.state",

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from qwenlab.console import say
-from qwenlab.tasks.answers import CLOSE, OPEN
 from qwenlab.tasks.conversation import Chat
+from qwenlab.tasks.extraction import CLOSE, OPEN
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 HELP = "/reset starts a new conversation, Ctrl-C ends an answer, Ctrl-D leaves"

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from qwenlab.model.kernels import causal_mask
+from qwenlab.model.attention import causal_mask
 
 __all__ = ["causal_mask", "combined_mask"]
 

@@ -14,7 +14,7 @@ from qwenlab.bench.sweeps import distinct
 from qwenlab.bench.timing import Spread, alternate, in_columns
 from qwenlab.bench.twins import load_twins
 from qwenlab.errors import whole
-from qwenlab.model import linear
+from qwenlab.fast import linear
 
 NAMES = ("qwenlab", "transformers")
 

@@ -86,7 +86,7 @@ def decode_bound(model, machine: Machine, rows: int, context: int) -> tuple[floa
     attention = 4 * full * config.num_attention_heads * config.head_dim * context
     kept = [(name, t) for layer in model.new_state(1).layers for name, t in layer.items() if name not in GROWING]
     rewritten = 2 * sum(t.nbytes for _, t in kept)  # bytes a row
-    recurrence = 7 * sum(t.numel() for name, t in kept if name == "memory")
+    recurrence = 7 * sum(t.numel() for name, t in kept if name == "recurrent_state")
     moved = size * (matrices + rows * cached) + rows * rewritten
     compute = rows * (2 * matrices + attention + recurrence)
     return moved / machine.bytes_per_second, compute / machine.flops_per_second

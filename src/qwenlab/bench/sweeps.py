@@ -9,7 +9,7 @@ import torch
 from qwenlab.batching.generation import generate
 from qwenlab.bench.timing import Spread, alternate, in_columns, machine_name
 from qwenlab.errors import whole
-from qwenlab.model import linear
+from qwenlab.fast import linear
 
 
 @dataclass(frozen=True)

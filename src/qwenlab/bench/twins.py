@@ -6,8 +6,8 @@ from torch import Tensor
 from qwenlab.batching.generation import generate
 from qwenlab.batching.padding import left_pad
 from qwenlab.errors import QwenlabError
+from qwenlab.loading import choose_device, choose_dtype, find_checkpoint, first_line, load
 from qwenlab.model.config import Config
-from qwenlab.model.loading import choose_device, choose_dtype, find_checkpoint, first_line, load
 from qwenlab.model.model import Model
 
 # fmt: off

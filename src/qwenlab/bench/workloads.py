@@ -165,7 +165,7 @@ def in_a_process(case: tuple[str, int], common: dict) -> dict:
 def work(*, task, batch, model, problems, data, cap, threads, dtype, device) -> dict:
     """One task at one batch size in this process: seconds, tokens, and bytes of memory before and at the highest."""
     from qwenlab.console import use_threads
-    from qwenlab.model.loading import load_with_tokenizer
+    from qwenlab.loading import load_with_tokenizer
     from qwenlab.tasks import distill, evaluate, grpo, load_problems, self_consistency
     from qwenlab.tasks.problems import problem_prompts
     from qwenlab.tasks.traces import Trace

@@ -21,7 +21,7 @@ Slots = Annotated[int, typer.Option(help="Most prompts answered at the same time
 
 def open_model(name: str, dtype: str | None, device: str | None):
     """The model and its tokenizer. What its checkpoint has more than it needs is named in a line."""
-    from qwenlab.model.loading import load_with_tokenizer
+    from qwenlab.loading import load_with_tokenizer
 
     with warnings.catch_warnings(record=True) as heard:
         network, tokenizer = load_with_tokenizer(name, dtype, device)

@@ -28,7 +28,7 @@ def bench(
     from dataclasses import asdict
 
     from qwenlab.bench import sweep
-    from qwenlab.model.loading import choose_device, choose_dtype
+    from qwenlab.loading import choose_device, choose_dtype
 
     sizes = whole_numbers(batch, "--batch")
     use_threads(threads)

@@ -51,12 +51,14 @@ class FastAttention(FusedOwner, Attention):
     def normed(self, heads: Tensor) -> Tensor:
         """Query and key heads (B, W, H + KVH, D), scaled in one go, each by its own weight."""
         q_norm, k_norm = self._modules["q_norm"], self._modules["k_norm"]
-        normed = scaled_to_unit(heads, q_norm.eps)
+        normed = scaled_to_unit(heads, q_norm.eps)  # float32
+        if not q_norm.zero_centred:
+            normed = normed.to(heads.dtype)
         for norm, first, count in ((q_norm, 0, self.heads), (k_norm, self.heads, self.kv_heads)):
             weight = norm._parameters["weight"]
             part = normed.narrow(2, first, count)
-            part.mul_(1 + weight if norm.zero_centred else weight)
-        return normed
+            part.mul_(1 + weight.float() if norm.zero_centred else weight)
+        return normed.to(heads.dtype)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         """q (B, H, W, D); k, v (B, KVH, K, D). A reader's own function always gets a real mask."""
@@ -152,9 +154,7 @@ def apply_rotary_(x: Tensor, cos: Tensor, signed_sin: Tensor) -> None:
     rotated.mul_(cos).addcmul_(partner, signed_sin)
 
 
-def update_cache(
-    batch: ForwardBatch, layer: int, keys: Tensor, values: Tensor
-) -> tuple[Tensor, Tensor]:
+def update_cache(batch: ForwardBatch, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """`ForwardBatch.update_cache`, with one head of one token as a line: index_copy_ is faster than
     an index over two dimensions."""
     if batch.state is None:

@@ -1,6 +1,5 @@
 """Gated DeltaNet's decode step: one product for its four projections, its state changed in place."""
 
-import math
 
 import torch
 import torch.nn.functional as F
@@ -59,9 +58,7 @@ class FastDeltaNet(FusedOwner, DeltaNet):
             kept["recurrent_state"][batch.slot_index] = recurrent_state
 
 
-def delta_step_(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, memory: Tensor
-) -> Tensor:
+def delta_step_(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, memory: Tensor) -> Tensor:
     """`qwenlab.model.deltanet.delta_step`, but changes `memory` (B, heads, Dk, Dv) in place.
 
     q, k (B, heads, Dk); v (B, heads, Dv); decay, beta (B, heads, 1). Returns S^T q (B, heads, Dv).

@@ -32,15 +32,14 @@ def runs_plain(x: Tensor) -> bool:
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether a call of the module does nothing but what its kind does with its weight: no other
     class (a parametrization makes one), no replaced `forward`, no hook, no bias."""
-    if type(module) is not kind or "forward" in vars(module):
+    if type(module) is not kind or kind.forward is not FORWARDS[kind]:
         return False
-    if kind.forward is not FORWARDS[kind] or _has_any_global_hook():
+    own = module.__dict__  # quicker than attributes, for each module of each step
+    if own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own:
         return False
-    if module._forward_hooks or module._forward_pre_hooks:
+    if own["_backward_hooks"] or own["_backward_pre_hooks"] or _has_any_global_hook():
         return False
-    if module._backward_hooks or module._backward_pre_hooks:
-        return False
-    parameters = module._parameters
+    parameters = own["_parameters"]
     return type(parameters.get("weight")) is nn.Parameter and parameters.get("bias") is None
 
 
@@ -73,17 +72,24 @@ class FusedProjection:
         return weights
 
     def usable(self, owner: nn.Module) -> bool:
-        """Whether the block may stand for the owner's projections."""
+        """Whether the block may stand for the owner's projections, which are on the CPU."""
         weights = self.weights(owner)
         return weights is not None and self.holds(weights)
 
+    def is_laid_out(self, owner: nn.Module) -> bool:
+        """The same, wherever the weights are."""
+        weights = self.weights(owner)
+        if weights is None or not all(weight.is_cpu for weight in weights):
+            return False
+        return self.holds(weights)
+
     def holds(self, weights: Sequence[Tensor]) -> bool:
         """Whether each weight is its part of the block: same memory, shape, strides and dtype."""
-        if len(self.parts) != len(weights):
+        if self.block is None:
             return False
+        dtype = self.block.dtype
         for weight, part in zip(weights, self.parts, strict=True):
-            alike = weight.dtype is part.dtype and weight.device == part.device
-            if not alike or not weight.is_set_to(part):
+            if weight.dtype is not dtype or not weight.is_set_to(part):
                 return False
         return True
 
@@ -125,9 +131,9 @@ class FusedOwner(nn.Module):
             self.fused.lay_out(self)
 
     def _apply(self, fn, recurse: bool = True):  # beneath .to, .half, .cuda, .share_memory, ...
-        was_usable = self.fused.usable(self)
+        was_laid_out = self.fused.is_laid_out(self)
         super()._apply(fn, recurse)
-        if was_usable and not self.fused.usable(self):
+        if was_laid_out and not self.fused.is_laid_out(self):
             self.lay_out()
         return self
 

@@ -5,8 +5,8 @@ they take for one: then batching seems to lose. So when rows of a number first m
 tried for some milliseconds and the quickest is kept. `F.linear` is the reference, which gradients and GPUs always
 use. The ways differ in the last bits only.
 
-The environment variable QWENLAB_LINEAR = linear, turned, shared or onednn forces one. `table()` tells what was chosen,
-`record()` keeps it with a run, `restore(recorded)` chooses the same again.
+The environment variable QWENLAB_LINEAR = linear, turned, shared or onednn forces one; with linear
+nothing is measured. `table()` tells what was chosen.
 """
 
 import os
@@ -74,10 +74,12 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def choose(rows: int, weight: Tensor) -> str:
-    """The name of the kernel for so many rows of this matrix: forced, chosen before, or measured now."""
+    """The kernel's name for so many rows of this matrix: forced, chosen before, or measured now."""
+    if weight.device.type != "cpu":
+        return "linear"
     if forced():
         return forced()
-    if rows == 1 or rows > MOST or weight.device.type != "cpu":
+    if rows == 1 or rows > MOST:
         return "linear"
     rows = next((step for step in STEPS if step >= rows), STEPS[-1])
     what = describe(rows, weight)
@@ -129,14 +131,5 @@ def table() -> str:
 
 
 def record() -> dict[str, str]:
-    """The same for a program: to be kept with a run, and given to `restore` when it is taken up again."""
+    """The same for a program: what a timing keeps beside its figures."""
     return {"forced": forced()} if forced() else dict(chosen)
-
-
-def restore(choices: dict[str, str]) -> None:
-    """Takes over what an earlier run has recorded, so that the same kernels compute again. Raises ValueError."""
-    wrong = {name for name in choices.values() if name not in KERNELS}
-    if wrong:
-        raise ValueError(f"kernels {', '.join(sorted(wrong))}: this machine has {', '.join(KERNELS)}")
-    chosen.update(choices)
-    known.clear()

@@ -81,9 +81,7 @@ class ForwardBatch:
         return moved
 
     @classmethod
-    def from_rectangle(
-        cls, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor
-    ) -> "ForwardBatch":
+    def from_rectangle(cls, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor) -> "ForwardBatch":
         """A rectangle (B, T) computed as given, pads included, under the reader's own mask.
 
         attention_mask (B, 1, T, T) bool, True = may attend; position_ids (B or 1, T) int64.

@@ -44,8 +44,8 @@ class DeltaNet(nn.Module):
         self.in_proj_z = nn.Linear(hidden, self.value_width, bias=False)
         self.in_proj_b = nn.Linear(hidden, self.value_heads, bias=False)
         self.in_proj_a = nn.Linear(hidden, self.value_heads, bias=False)
-        taps = config.linear_conv_kernel_dim
-        self.conv1d = nn.Conv1d(channels, channels, taps, groups=channels, bias=False)
+        self.taps = config.linear_conv_kernel_dim
+        self.conv1d = nn.Conv1d(channels, channels, self.taps, groups=channels, bias=False)
         # As the authors start them: heads that remember for 1 to 1,000 tokens or more.
         rate = torch.empty(self.value_heads).uniform_(math.log(0.001), math.log(0.1)).exp()
         self.dt_bias = nn.Parameter(rate + (-torch.expm1(-rate)).log())  # softplus of it is `rate`
@@ -65,7 +65,7 @@ class DeltaNet(nn.Module):
             g = g.masked_fill(pads, 0)
             beta = beta.masked_fill(pads, 0)
         conv_state, recurrent_state = self.read_state(batch)
-        inputs = torch.cat((conv_state, qkv), dim=1)  # (B, taps - 1 + W, channels)
+        inputs = torch.cat((conv_state.to(qkv.dtype), qkv), dim=1)  # (B, taps - 1 + W, channels)
         q, k, v = self.heads(self.convolve(inputs))
         out, recurrent_state = delta_chunks(q, k, v, g, beta, recurrent_state, self.chunk_size)
         self.write_state(batch, batch.last_inputs(inputs), recurrent_state)
@@ -90,11 +90,11 @@ class DeltaNet(nn.Module):
     def read_state(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """conv_state (B, taps - 1, channels) and recurrent_state (B, value heads, Dk, Dv)."""
         if batch.state is None:
-            weight = self.conv1d.weight
-            older = self.conv1d.kernel_size[0] - 1
-            conv_state = weight.new_zeros(len(batch.input_ids), older, len(weight))
-            shape = (len(batch.input_ids), self.value_heads, self.key_dim, self.value_dim)
-            return conv_state, weight.new_zeros(shape, dtype=torch.float32)
+            rows = len(batch.input_ids)
+            channels = 2 * self.key_width + self.value_width
+            conv_state = self.A_log.new_zeros(rows, self.taps - 1, channels)
+            shape = (rows, self.value_heads, self.key_dim, self.value_dim)
+            return conv_state, self.A_log.new_zeros(shape, dtype=torch.float32)
         kept = batch.state.layers[self.layer]
         return kept["conv_state"][batch.slot_index], kept["recurrent_state"][batch.slot_index]
 
@@ -116,9 +116,7 @@ def log_decay(a: Tensor, A_log: Tensor, dt_bias: Tensor) -> Tensor:
     return -A_log.float().exp() * F.softplus(a.float() + dt_bias.float())
 
 
-def delta_step(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor
-) -> tuple[Tensor, Tensor]:
+def delta_step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
     """The gated delta rule for one token, as in the paper.
 
     q, k (B, heads, Dk), k of length 1; v (B, heads, Dv); g, beta (B, heads); memory S
@@ -131,9 +129,7 @@ def delta_step(
     return torch.einsum("bhkv,bhk->bhv", memory, q), memory
 
 
-def delta_steps(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor
-) -> tuple[Tensor, Tensor]:
+def delta_steps(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
     """The rule token by token: the obvious path beside `delta_chunks`, same arguments and results."""
     outputs = []
     for t in range(q.shape[1]):
@@ -168,9 +164,7 @@ def delta_chunks(
     return torch.cat(outputs, dim=2).transpose(1, 2), memory
 
 
-def delta_chunk(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor
-) -> tuple[Tensor, Tensor]:
+def delta_chunk(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
     """One chunk of L tokens, shapes (..., L, D) and (..., L, 1). Returns outputs and memory.
 
     Token i writes d_i = beta_i (v_i - S^T k_i), and the S that it meets holds the chunk's first

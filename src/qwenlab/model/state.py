@@ -41,9 +41,7 @@ class State:
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}, expected at least 1 row")
         if capacity is not None and capacity < 1:
-            raise ValueError(
-                f"capacity is {capacity}, expected at least 1 token a row, or None to grow"
-            )
+            raise ValueError(f"capacity is {capacity}, expected at least 1 token a row, or None to grow")
         self.made_for = (config, dtype, device)
         self.fixed_capacity = capacity
         self.lengths = torch.zeros(batch_size, dtype=torch.int64)
@@ -184,9 +182,7 @@ class State:
         if capacity is None or length <= capacity:
             return
         if self.fixed_capacity is not None:
-            raise ValueError(
-                f"row {row} would hold {length} tokens, its state has room for {capacity}"
-            )
+            raise ValueError(f"row {row} would hold {length} tokens, its state has room for {capacity}")
         grown = max(length, 2 * capacity)
         layers = []
         for layer in self.layers:
@@ -236,10 +232,7 @@ class State:
             raise ValueError(f"rows is {rows!r}, expected row numbers or one bool a row") from None
         if index.dtype == torch.bool:
             if len(index) != self.batch_size:
-                raise ValueError(
-                    f"a bool choice of rows has {len(index)} entries, the state "
-                    f"{self.batch_size} rows"
-                )
+                raise ValueError(f"a bool choice of rows has {len(index)} entries, the state {self.batch_size} rows")
             index = index.nonzero()[:, 0]
         if len(index) == 0:
             raise ValueError("no row was chosen")

@@ -57,8 +57,12 @@ def load_weights(model: nn.Module, folder, dtype: torch.dtype | None = None, dev
     for name, (theirs, path) in published.items():
         owner, _, leaf = name.rpartition(".")
         tensor = opened[path].get_tensor(theirs).to(device=device, dtype=dtype_of(name, dtype))
-        trained = expected[name].requires_grad
-        setattr(model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=trained))
+        parameter = expected[name]
+        if parameter.dtype == tensor.dtype and parameter.device == tensor.device:
+            parameter.data.copy_(tensor)  # in place: fused weights stay fused
+        else:
+            new = nn.Parameter(tensor, requires_grad=parameter.requires_grad)
+            setattr(model.get_submodule(owner), leaf, new)
     return ignored
 
 

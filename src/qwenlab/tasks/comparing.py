@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
-from qwenlab.tasks.forms import INFINITY, MINUS_INFINITY, SYMBOL, Form
+from qwenlab.tasks.values import INFINITY, MINUS_INFINITY, SYMBOL, Form
 
 # Asked whether two expressions, or two equations, are the same.
 Ask = Callable[[str, str], bool]
@@ -28,9 +28,9 @@ def same(one: Form, two: Form, ask: Ask) -> bool:
     if "range" in (one.kind, two.kind):
         return same_range(one, two, ask)
     if {one.kind, two.kind} <= {"number", "expression"}:
-        return "expression" in (one.kind, two.kind) and ask(latex(one), latex(two))
+        return "expression" in (one.kind, two.kind) and ask(as_latex(one), as_latex(two))
     if {one.kind, two.kind} == {"matrix", "expression"}:
-        return ask(latex(one), latex(two))
+        return ask(as_latex(one), as_latex(two))
     if one.kind != two.kind:
         return False
     if one.kind in ("equation", "inequality"):
@@ -80,7 +80,7 @@ def same_named(one: Form, two: Form, ask: Ask) -> bool:
 
 def stated(named: Form) -> str:
     given = named.parts[1]
-    return f"{named.parts[0]}={latex(given)}" if given.kind in ("number", "expression") else "0=1"
+    return f"{named.parts[0]}={as_latex(given)}" if given.kind in ("number", "expression") else "0=1"
 
 
 def each_named(named: Form) -> tuple[Form, ...]:
@@ -109,16 +109,16 @@ def half_line(name: str, described: Form) -> str | None:
         return None
     low, high = described.parts
     if high == INFINITY:
-        return f"{name}{'>' if described.kind[0] == '(' else '>='}{latex(low)}"
+        return f"{name}{'>' if described.kind[0] == '(' else '>='}{as_latex(low)}"
     if low == MINUS_INFINITY:
-        return f"{latex(high)}{'>' if described.kind[1] == ')' else '>='}{name}"
+        return f"{as_latex(high)}{'>' if described.kind[1] == ')' else '>='}{name}"
     return None
 
 
-def latex(form: Form) -> str:
+def as_latex(form: Form) -> str:
     """A number or an expression as the worker reads it: a decimal as a decimal, where it ends."""
     if form.kind == "matrix":
-        rows = ["&".join(latex(entry) for entry in row.parts) for row in form.parts]
+        rows = ["&".join(as_latex(entry) for entry in row.parts) for row in form.parts]
         return r"\begin{pmatrix}" + r"\\".join(rows) + r"\end{pmatrix}"
     exact = form.parts[0]
     if not isinstance(exact, Fraction):

@@ -2,11 +2,12 @@
 
 from functools import lru_cache
 
-from qwenlab.tasks.answers import extract_answer
 from qwenlab.tasks.comparing import same
-from qwenlab.tasks.forms import Form, normal_form
-from qwenlab.tasks.notation import TEXT, refused
+from qwenlab.tasks.extraction import extract_answer
+from qwenlab.tasks.forms import normal_form
+from qwenlab.tasks.latex import TEXT, refused
 from qwenlab.tasks.symbolic import Budget
+from qwenlab.tasks.values import Form
 
 __all__ = ["extract_answer", "grade"]
 

@@ -7,18 +7,7 @@ unit stands in ``\text{}``, and *and* and *or* are ``\land`` and ``\lor``.
 import re
 from collections.abc import Callable
 
-LONGEST = 300
-DEEPEST = 30
-
-# A letter as a label with something beside it, at the start or after a separator:
-# `(B) 2`, `C. 3`, `D: 4`; `A) 1`.
-LABEL = re.compile(
-    r"(?:^|[\s,;~])(?:\([A-Ja-j]\)(?:\s+(?:\\d?frac|\\sqrt|\\text|[^\s\\+*/^=,;&|<>-])|\\[ ,;:]|[$0-9])"
-    r"|[A-J][.:]\s*[-\\$0-9])"
-)
-HALF_LABEL = re.compile(r"(?:^|[\s,;~])[A-Za-z]\)\s*[^\s,;]")
-STYLE = r"\\(?:text|mbox|textbf|textit|textrm|textsf|mathrm|mathbf|mathsf|operatorname)"
-TEXT = re.compile(STYLE + r"\s*\{([^{}]*)\}")
+from qwenlab.tasks.latex import STYLE, TEXT, arguments, depths, outside_text
 
 DIGITS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 UNICODE = {
@@ -53,10 +42,8 @@ UNICODE = {
     "£": r"\text{ pounds sterling}",
 }
 TRANSLATION = str.maketrans(UNICODE)
-
 WRAPPERS = [(mark, mark) for mark in ("***", "**", "__", "*", "`", "$$", "$")]
 WRAPPERS += [(r"\(", r"\)"), (r"\[", r"\]"), ("{", "}")]
-
 # One command for several that mean the same.
 ALIASES = {
     r"dfrac tfrac cfrac": r"\frac ",
@@ -82,7 +69,6 @@ ALIASES = {
     r"big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr": "",
 }
 COMMANDS = {name: instead for names, instead in ALIASES.items() for name in names.split()}
-
 FUNCTION = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|gcd|lcm|max|min"
 # A function in plain text has something to apply to: 5 sec and 5 min are times.
 WORD_COMMANDS = re.compile(
@@ -103,23 +89,6 @@ UNIT_LETTERS = {
     "N": "newton",
 }
 ONE_LETTER = re.compile(r"\\(?:text|mbox|textrm|mathrm|textbf|mathbf)\s*\{\s*\(?([a-zA-Z!]|\\pi)\)?\s*\}")
-
-
-def refused(text: str) -> bool:
-    """Too long, nested too deep, or lettered choices beside values."""
-    if len(text) > LONGEST or max(depths(text)) > DEEPEST:
-        return True
-    text = TEXT.sub(r"\1", text).strip()
-    depth = depths(text)  # `a)` closes a bracket in `(0, a) 5`, and is a label where none is open
-    return bool(LABEL.search(text)) or any(depth[half.start()] <= 0 for half in HALF_LABEL.finditer(text))
-
-
-def depths(text: str) -> list[int]:
-    """How many brackets are open before each letter, and after the last."""
-    depth = [0]
-    for letter in text:
-        depth.append(depth[-1] + (letter in "([{") - (letter in ")]}"))
-    return depth
 
 
 def spell(text: str) -> str:
@@ -209,21 +178,6 @@ def one_letter(text: str) -> str:
     return ONE_LETTER.sub(letter, text)
 
 
-def outside_text(pattern, instead, text: str) -> str:
-    r"""`re.sub`, save that what ``\text{}`` holds stays, unless the pattern takes the whole of it."""
-    kept: list[str] = []
-
-    def hide(found: re.Match) -> str:
-        if re.fullmatch(r"\s*,?\s*(?:and|or)\s*", found[1]):
-            return found[0]
-        kept.append(found[0])
-        return "\\text{}"
-
-    hidden = re.sub(pattern, instead, TEXT.sub(hide, text))
-    parts = iter(kept)
-    return re.sub(r"\\text\{\}", lambda _: next(parts), hidden)
-
-
 def conjunctions(text: str) -> str:
     r"""*and*, *or* and the comma before them."""
     for word, command in (("and", "land"), ("or", "lor")):
@@ -242,55 +196,6 @@ def plain_words(text: str) -> str:
         return r"\infty " if found[0] == "infinity" else f"\\{found[0]} "
 
     return outside_text(WORD_COMMANDS, command, text)
-
-
-def arguments(text: str) -> str:
-    r"""Braces around every argument: ``\frac\pi2``, ``\sqrt3``, ``x^-2``, ``\sqrt(2)``."""
-    out: list[str] = []
-    at = 0
-    while found := TAKES_ARGUMENTS.search(text, at):
-        out.append(text[at : found.start()])
-        braced, at = with_arguments(text, found)
-        out.append(braced)
-    return "".join([*out, text[at:]])
-
-
-# `x^10` is taken for x^{10}, as everybody who writes it means it.
-TAKES_ARGUMENTS = re.compile(r"\\(?:frac|binom|mathbb|pmod)(?![a-zA-Z])|\\sqrt(?![a-zA-Z])(?: *\[[^\[\]]*\])?|[\^_]")
-SHORT_ARGUMENT = re.compile(r"[0-9]|-?[a-zA-Z]|-?\\(?!text|mathrm|mbox)[a-zA-Z]+|'")
-SHORT_EXPONENT = re.compile(rf"-?[0-9]+|{SHORT_ARGUMENT.pattern}")
-
-
-def with_arguments(text: str, command: re.Match) -> tuple[str, int]:
-    """The command and its arguments, in braces, and where they end."""
-    braced = command[0].replace(" ", "")
-    at = command.end()
-    for _ in range(2 if braced in (r"\frac", r"\binom") else 1):
-        part, at = argument(text, at, braced)
-        braced += part
-    return braced, at
-
-
-def argument(text: str, at: int, command: str) -> tuple[str, int]:
-    """The argument that begins at `at`, in braces, and where it ends; nothing where there is none."""
-    while text[at : at + 1] == " ":
-        at += 1
-    if text[at : at + 1] == "{" or (text[at : at + 1] == "(" and command == r"\sqrt"):
-        end = closing(text, at)
-        return ("", at) if end is None else ("{" + arguments(text[at + 1 : end]) + "}", end + 1)
-    inner = TAKES_ARGUMENTS.match(text, at)
-    if inner and inner[0] not in "^_":
-        braced, at = with_arguments(text, inner)
-        return "{" + braced + "}", at
-    found = (SHORT_EXPONENT if command == "^" else SHORT_ARGUMENT).match(text, at)
-    return ("{" + found[0] + "}", found.end()) if found else ("", at)
-
-
-def closing(text: str, start: int) -> int | None:
-    """Where the bracket that opens at `start` closes."""
-    depth = depths(text)
-    ends = range(start + 1, len(text))
-    return next((end for end in ends if depth[end + 1] == depth[start]), None)
 
 
 def repeating(text: str) -> str:

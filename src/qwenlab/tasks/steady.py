@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from tqdm import tqdm
 
-from qwenlab.model import linear
+from qwenlab.fast import linear
 
 
 @contextmanager

@@ -78,8 +78,7 @@ def read(text: str):
         name = part.func.__name__.removeprefix("\\")
         return (sympy.pi if name == "pi" else sympy.Symbol(name)) * part.args[0]
 
-    degrees = r"([0-9]+(?:\.[0-9]+)?) ?\\degree ?"
-    latex = re.sub(degrees, r"(\\frac{\1 \\pi}{180})", text)
+    latex = re.sub(r"([0-9]+(?:\.[0-9]+)?) ?\\degree ?", r"(\\frac{\1 \\pi}{180})", text)
     latex = DECIMAL.sub(exact, latex)
     latex = LETTER.sub(lambda found: OTHER_LETTERS.get(found[0], found[0]), latex)
     value = parser().parse(latex)
@@ -92,11 +91,8 @@ def read(text: str):
     if set(re.findall("[a-zA-Z]", written)) - set("".join(names)) - set("eidI"):
         raise ValueError(f"not all of it was read: {text}")
     bound = {symbol for part in value.atoms(sympy.Sum, sympy.Product) for symbol in part.variables}
-    real = {
-        symbol: sympy.I if symbol.name == "i" else sympy.Symbol(symbol.name, real=True)
-        for symbol in value.free_symbols - bound
-    }
-    value = value.subs(real).doit()
+    letters = {symbol: sympy.Symbol(symbol.name, real=True) for symbol in value.free_symbols - bound}
+    value = value.subs(letters).subs(sympy.Symbol("i", real=True), sympy.I).doit()
     if value.has(sympy.oo, -sympy.oo, sympy.zoo, sympy.nan) and not re.fullmatch(r"[+-]?\\infty", text):
         raise ValueError(f"not defined: {text}")
     return value
@@ -113,7 +109,9 @@ def parser():
             factors = [self.convert_postfix(part) for part in arr[i:]]
             if any(isinstance(factor, list) for factor in factors):
                 raise ValueError("a derivative")
-            return factors[0] if len(factors) == 1 else sympy.prod(factors)
+            if len(factors) == 1 or any(isinstance(factor, sympy.MatrixBase) for factor in factors):
+                return sympy.prod(factors)
+            return sympy.Mul(*factors, evaluate=False)
 
     return Parser(None, None, False, config=ConversionConfig(lowercase_symbols=False))
 
@@ -187,10 +185,8 @@ def rounded(text: str, other: str) -> bool:
     if value.free_symbols or value.is_rational or value.is_real is not True:
         return False
     scale = 10 ** min(len(places), 12)
-    wanted, exact_value = abs(decimal) * scale, abs(value.evalf(DIGITS)) * scale
-    if sympy.sign(decimal) != sympy.sign(value):
-        return False
-    return int(wanted) in (int(exact_value), int(exact_value + sympy.Rational(1, 2)))
+    exact = value.evalf(DIGITS) * scale
+    return int(decimal * scale) in (int(exact), sympy.floor(exact + sympy.Rational(1, 2)))
 
 
 def serve(reply) -> int:

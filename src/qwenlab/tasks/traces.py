@@ -15,8 +15,8 @@ from qwenlab.batching.request import Request, make_requests
 from qwenlab.batching.results import Stats
 from qwenlab.errors import QwenlabError, failure, flags, whole
 from qwenlab.tasks.answering import answers
-from qwenlab.tasks.answers import CLOSE, OPEN, extract_answer
 from qwenlab.tasks.evaluation import identity
+from qwenlab.tasks.extraction import CLOSE, OPEN, extract_answer
 from qwenlab.tasks.grading import grade
 from qwenlab.tasks.problems import BOXED, Problem, opens_thinking, problem_prompts, problem_seeds, records
 from qwenlab.tasks.run_folder import TEXT, WHOLE, RunFolder, RunFolderError

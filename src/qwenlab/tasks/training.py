@@ -18,8 +18,8 @@ from tqdm import tqdm
 
 from qwenlab.console import say
 from qwenlab.errors import QwenlabError, failure, json_value, read_json, text_of
-from qwenlab.model import linear
-from qwenlab.model.loading import save_checkpoint
+from qwenlab.fast import linear
+from qwenlab.loading import save_checkpoint
 from qwenlab.model.weights import load_weights
 from qwenlab.tasks.run_folder import NUMBER, WHOLE, RunFolder, check_record, write_whole
 from qwenlab.tasks.steady import patient, reference_kernels

@@ -10,10 +10,10 @@ from pathlib import Path
 from statistics import fmean
 
 from qwenlab.tasks.evaluation import Evaluation, evaluate, wilson
-from qwenlab.tasks.forms import Form
 from qwenlab.tasks.grading import form_of, graded
 from qwenlab.tasks.run_folder import write_whole
 from qwenlab.tasks.symbolic import VOTE_LIMIT, Budget
+from qwenlab.tasks.values import Form
 
 
 def majority_vote(answers: Sequence[str | None]) -> tuple[str | None, dict[str, int]]:

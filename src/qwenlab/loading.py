@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from qwenlab.errors import QwenlabError, read_json
+from qwenlab.fast import optimize
 from qwenlab.model.config import Config, as_ids
 from qwenlab.model.model import Model
 from qwenlab.model.weights import INDEX, has_own_head, load_weights, save_weights
@@ -24,12 +25,14 @@ class CheckpointError(QwenlabError):
     """The name leads to no checkpoint, or the checkpoint can't be had or lacks a file."""
 
 
-def load(name, dtype=None, device=None) -> tuple[Model, Tokenizer | None]:
+def load(name, dtype=None, device=None, fast: bool = True) -> tuple[Model, Tokenizer | None]:
     """The model and the tokenizer of a checkpoint. Without a tokenizer.json the tokenizer is None, with a warning.
 
     name: a shipped model ("tiny"; a folder of that name is "./tiny"), else a folder in Hugging Face layout
     (config.json, tokenizer.json, *.safetensors), else a hub id ("Qwen/Qwen3-0.6B"), which is downloaded once.
     dtype: a torch.dtype or its name; None = float32 on a CPU, bfloat16 on a GPU. device: None = a GPU if there is one.
+
+    fast: on a CPU, whether `qwenlab.fast.optimize` is applied; logits differ by rounding only.
 
     The model comes ready for inference: `eval()`, and no parameter asks for gradients. Call
     `model.requires_grad_(True)` to train it. `model.stop_ids` are the ids that end an answer, `model.ignored` names
@@ -54,16 +57,20 @@ def load(name, dtype=None, device=None) -> tuple[Model, Tokenizer | None]:
     with torch.device("meta"):  # shapes without numbers: the file's tensors take their places
         model = Model(config)
     model.ignored = load_weights(model, folder, dtype=dtype, device=device)
-    model.stop_ids, model.folder = stop_ids(folder, config, tokenizer), folder
-    return model.eval().requires_grad_(False), tokenizer
+    model.stop_ids = stop_ids(folder, config, tokenizer)
+    model.folder = folder
+    model.eval().requires_grad_(False)
+    if fast and device.type == "cpu":
+        optimize(model)
+    return model, tokenizer
 
 
-def load_with_tokenizer(name, dtype=None, device=None) -> tuple[Model, Tokenizer]:
+def load_with_tokenizer(name, dtype=None, device=None, fast: bool = True) -> tuple[Model, Tokenizer]:
     """As `load`, for work on text: raises CheckpointError where there is no tokenizer."""
     folder = find_checkpoint(name)
     if not has_tokenizer(folder):
         raise CheckpointError(f"{name}: no {TOKENIZER} in this checkpoint, which is needed to turn text into tokens")
-    return load(folder, dtype, device)
+    return load(folder, dtype, device, fast)
 
 
 def has_tokenizer(folder: Path) -> bool:
