@@ -84,7 +84,7 @@ def test_every_tensor_of_the_state_shrinks_and_what_stays_is_bit_equal(lesson):
         names |= set(new)
         for name, tensor in new.items():
             assert len(tensor) == 2 and all(torch.equal(tensor[i], old[name][row]) for i, row in enumerate(kept))
-    assert names == {"window", "memory", "keys", "values"} and 2 * after.nbytes == before.nbytes
+    assert names == {"conv_state", "recurrent_state", "keys", "values"} and 2 * after.nbytes == before.nbytes
 
 
 def test_memories_kept_by_place_change_the_words(lesson, capsys):

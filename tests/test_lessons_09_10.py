@@ -4,6 +4,7 @@ import itertools
 import re
 
 import pytest
+import torch
 from lesson_cells import Lesson, pictures
 from widget_numbers import EXPECTED, wrong_cells
 
@@ -33,9 +34,9 @@ def test_09_a_cache_grows_and_a_table_does_not(memory, capsys):
     assert [(b - 8) / (a - 8) for a, b in itertools.pairwise(held)] == [16, 4, 4, 4]  # 8 bytes are its length
     for tokens in (1, 500):
         layers = memory.names["state_after"](memory.names["model"], tokens).layers
-        assert [n for n, layer in enumerate(layers) if "memory" in layer] == [0, 1, 2]
-        assert all(layers[0][name].shape == layers[2][name].shape for name in ("window", "memory"))
-    assert layers[0]["memory"].numel() == 4 * 32 * 32 and layers[3]["keys"].shape[2] == 500
+        assert [n for n, layer in enumerate(layers) if "recurrent_state" in layer] == [0, 1, 2]
+        assert all(layers[0][name].shape == layers[2][name].shape for name in ("conv_state", "recurrent_state"))
+    assert layers[0]["recurrent_state"].numel() == 4 * 32 * 32 and layers[3]["keys"].shape[2] == 500
 
 
 def test_09_published_sizes_are_those_of_the_model_cards(memory, capsys):
@@ -50,7 +51,23 @@ def test_09_the_plain_layer_and_the_plain_rule_are_the_library_s(memory, capsys)
     assert len(gaps) == 9 + 6 and max(gaps) < 1e-5
     said = memory.say("words", capsys)
     assert said.count("same words") == 2 and numbers(r"difference (\S+)", said)[0] < 1e-5
-    assert deltanet.delta_step.__module__ == deltanet.delta_chunks.__module__ == "qwenlab.model.deltanet"
+    assert deltanet.delta_chunks.__module__ == "qwenlab.model.deltanet"
+
+
+def test_09_a_reader_s_rule_is_called_at_every_token_of_prefill_and_decode(memory):
+    one_token, model, state = memory.names["one_token"], memory.names["model"], memory.names["model"].new_state(1)
+    seen = []
+
+    def rule(*given):
+        seen.append(given)
+        return one_token(*given)
+
+    heads = sum(len(layer["recurrent_state"][0]) for layer in state.layers if "recurrent_state" in layer)
+    with memory.names["remembering"](rule), torch.inference_mode():
+        model(torch.tensor([[1, 2, 3]]), state=state)
+        assert len(seen) == 3 * heads
+        model(torch.tensor([[4]]), state=state)
+    assert len(seen) == 4 * heads
 
 
 def test_09_where_the_table_loses(memory, capsys):

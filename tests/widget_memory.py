@@ -83,9 +83,9 @@ def read_zeros(net, window, memory, pads, hidden, keep_window):
         window = window if keep_window else inputs[1:]
         for head in range(net.value_heads):
             group = head * net.key_heads // net.value_heads
-            k = mixed[net.keys + group * net.key_dim :][: net.key_dim]
+            k = mixed[net.key_width + group * net.key_dim :][: net.key_dim]
             k = k / math.sqrt(float(k @ k) + 1e-6)
-            v = mixed[2 * net.keys + head * net.value_dim :][: net.value_dim]
+            v = mixed[2 * net.key_width + head * net.value_dim :][: net.value_dim]
             rate = math.exp(net.A_log[head]) * math.log1p(math.exp(net.dt_bias[head]))
             memory[head] *= 1.0 if "decay" in hidden else math.exp(-rate)
             memory[head] += torch.outer(k, (0.0 if "beta" in hidden else 0.5) * (v - k @ memory[head]))
@@ -98,11 +98,12 @@ def pads(state):
     hidden = {"as they are": "", "beta 0": "beta", "decay 1": "decay", "both": "beta decay"}[state["gates"]]
     after, tables, windows = before.snapshot(), [], []
     for number, (layer, old) in enumerate(zip(model.model.layers, before.layers, strict=True)):
-        if "memory" in old:
-            window, memory = old["window"][0], old["memory"][0]
+        if "recurrent_state" in old:
+            window, memory = old["conv_state"][0], old["recurrent_state"][0]
             keep = state["window"] == "of real inputs"
             new = read_zeros(layer.linear_attn, window, memory, int(state["pads"]), hidden.split(), keep)
-            after.layers[number]["window"][0], after.layers[number]["memory"][0] = new
+            kept = after.layers[number]
+            kept["conv_state"][0], kept["recurrent_state"][0] = new
             moved = (new[1] - memory).flatten(1).norm(dim=1) / memory.flatten(1).norm(dim=1)
             tables.append(moved[:4].tolist())
             windows.append(float((new[0] - window).norm() / window.norm()))
