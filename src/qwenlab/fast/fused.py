@@ -25,8 +25,14 @@ FORWARDS = {kind: kind.forward for kind in (nn.Linear, nn.Conv1d, RMSNorm)}  # a
 
 
 def runs_plain(x: Tensor) -> bool:
-    """Whether x must run through the plain code: gradients, another device, autocast."""
-    return torch.is_grad_enabled() or not x.is_cpu or torch.is_autocast_enabled("cpu")
+    """Whether x must run through the plain code: gradients, another device, autocast, hooks on all
+    modules. What follows asks of a single module only what `is_plain` does."""
+    return (
+        torch.is_grad_enabled()
+        or not x.is_cpu
+        or torch.is_autocast_enabled("cpu")
+        or _has_any_global_hook()
+    )
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
@@ -37,7 +43,7 @@ def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     own = module.__dict__  # quicker than attributes, for each module of each step
     if own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own:
         return False
-    if own["_backward_hooks"] or own["_backward_pre_hooks"] or _has_any_global_hook():
+    if own["_backward_hooks"] or own["_backward_pre_hooks"]:
         return False
     parameters = own["_parameters"]
     return type(parameters.get("weight")) is nn.Parameter and parameters.get("bias") is None

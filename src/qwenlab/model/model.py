@@ -1,7 +1,7 @@
 """The whole model: token ids in, logits out, for rows of unequal length."""
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -176,7 +176,7 @@ class Model(nn.Module):
             return nothing[:, 0] if last_only else batch.to_caller(nothing)
         batch.make_room()
         # A state is for inference, in the model's own dtype.
-        with torch.no_grad(), without_autocast(self.device.type):
+        with for_inference(self.device.type):
             batch.state.begin(batch.slots)
             out = self.outputs(batch, last_only, hidden_only)
             batch.state.commit(batch.slots, batch.num_tokens)  # last: see State's rule
@@ -197,10 +197,16 @@ class Model(nn.Module):
         return self.lm_head(normed).float()
 
 
-def without_autocast(device_type: str):
-    """A context in which torch.autocast changes no dtype."""
-    if torch.is_autocast_enabled(device_type):
-        return torch.autocast(device_type, enabled=False)
+@contextmanager
+def no_gradients_no_autocast(device_type: str) -> Iterator[None]:
+    with torch.no_grad(), torch.autocast(device_type, enabled=False):
+        yield
+
+
+def for_inference(device_type: str) -> AbstractContextManager:
+    """A context without gradients, in which torch.autocast changes no dtype."""
+    if torch.is_grad_enabled() or torch.is_autocast_enabled(device_type):
+        return no_gradients_no_autocast(device_type)
     return nullcontext()
 
 

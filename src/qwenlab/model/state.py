@@ -169,8 +169,11 @@ class State:
 
     def commit(self, slots: Sequence[int], num_tokens: Sequence[int]) -> None:
         """The call's last act: its slots hold so many tokens more, and are valid again."""
-        together = isinstance(slots, range)
-        self.lengths[slice(slots.start, slots.stop) if together else slots] += torch.tensor(num_tokens)
+        added = num_tokens[0] if len(set(num_tokens)) == 1 else torch.tensor(num_tokens)
+        if isinstance(slots, range):
+            self.lengths[slots.start : slots.stop].add_(added)
+        else:
+            self.lengths[slots] += added
         self.invalid.difference_update(slots)
 
     @torch.inference_mode(False)
