@@ -52,7 +52,7 @@ def text_of(path):
 
 
 def test_the_library_is_compact():
-    long = {path.name: lines(path) for path in SOURCES if lines(path) > 250}
+    long = {path.name: lines(path) for path in SOURCES if lines(path) > 310}
     assert not long
     # Exercises grow with the lessons, not with the library: they are counted by themselves, by the file.
     exercises = [path for path in SOURCES if path.parent.name == "exercises"]
