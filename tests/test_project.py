@@ -58,7 +58,7 @@ def test_the_library_is_compact():
     exercises = [path for path in SOURCES if path.parent.name == "exercises"]
     assert max(map(lines, exercises)) <= 150
     sizes = {path: code_lines(path) for path in SOURCES if path not in exercises}
-    assert sum(size for path, size in sizes.items() if path.parent.name in ("model", "batching")) <= 2000
+    assert sum(size for path, size in sizes.items() if path.parent.name in ("model", "batching")) <= 2050
     assert sum(sizes.values()) <= 6000
 
 
