@@ -59,7 +59,7 @@ def test_the_library_is_compact():
     assert max(map(lines, exercises)) <= 150
     sizes = {path: code_lines(path) for path in SOURCES if path not in exercises}
     assert sum(size for path, size in sizes.items() if path.parent.name in ("model", "batching")) <= 2050
-    assert sum(sizes.values()) <= 6000
+    assert sum(sizes.values()) <= 6100
 
 
 def test_code_lines_are_those_with_code(tmp_path):
