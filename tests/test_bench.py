@@ -152,9 +152,9 @@ def test_times_are_told_with_three_digits():
     [
         ({"batch_sizes": []}, r"batch_sizes is \[\], expected at least one size and none twice"),
         ({"batch_sizes": [1, 2, 1]}, r"batch_sizes is \[1, 2, 1\], expected at least one size and none twice"),
-        ({"batch_sizes": [2, 0]}, "a batch size is 0, expected a whole number of at least 1"),
-        ({"batch_sizes": [1.5]}, "a batch size is 1.5, expected a whole number of at least 1"),
-        ({"batch_sizes": "12"}, "a batch size is '1', expected a whole number of at least 1"),
+        ({"batch_sizes": [2, 0]}, "a batch size is 0, expected a whole number of at least 1 and at most 1000000"),
+        ({"batch_sizes": [1.5]}, "a batch size is 1.5, expected a whole number of at least 1 and at most 1000000"),
+        ({"batch_sizes": "12"}, "a batch size is '1', expected a whole number of at least 1 and at most 1000000"),
         ({"prompt_tokens": 0}, "prompt_tokens is 0, expected a whole number of at least 1"),
         ({"new_tokens": 1}, "new_tokens is 1, expected a whole number of at least 2"),
         ({"prompt_tokens": 510}, "510 prompt tokens and 4 new ones: expected at most 512 together"),

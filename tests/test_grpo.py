@@ -166,7 +166,7 @@ def test_rewards_are_the_grader_s(base):
 
     def one(text, prompt="x"):
         ids = tokenizer.encode(text)
-        said = {"token_ids": ids, "logprobs": ids, "finish_reason": "stop"}
+        said = {"token_ids": ids, "logprobs": ids, "finish_reason": "stop", "error": None}
         request = SimpleNamespace(prompt=with_marks(tokenizer, prompt), **said)
         return rl.reward(tokenizer, request, Problem(0, "3 + 4", "7", "0"))
 

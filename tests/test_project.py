@@ -1,13 +1,11 @@
-"""What the project promises about itself: compact, downward imports, quick to import, exact pins, one spelling."""
+"""What the project promises about itself: downward imports, quick to import, exact pins, one spelling."""
 
 import ast
-import io
 import json
 import re
 import shutil
 import subprocess
 import sys
-import tokenize
 import tomllib
 from pathlib import Path
 
@@ -16,22 +14,6 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "qwenlab"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-
-
-def lines(path):
-    return len(path.read_text(encoding="utf-8").splitlines())
-
-
-def code_lines(path):
-    """Lines that hold code: blank ones, comments and docstrings aren't counted, or they would be saved on."""
-    text, held = path.read_text(encoding="utf-8"), set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.string.strip() and token.type != tokenize.COMMENT:
-            held |= set(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            held -= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
-    return len(held)
 
 
 def tracked_files():
@@ -48,25 +30,7 @@ def text_of(path):
         return ""
 
 
-# --- Compact ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_library_is_compact():
-    long = {path.name: lines(path) for path in SOURCES if lines(path) > 250}
-    assert not long
-    # Exercises grow with the lessons, not with the library: they are counted by themselves, by the file.
-    exercises = [path for path in SOURCES if path.parent.name == "exercises"]
-    assert max(map(lines, exercises)) <= 150
-    sizes = {path: code_lines(path) for path in SOURCES if path not in exercises}
-    assert sum(size for path, size in sizes.items() if path.parent.name in ("model", "batching")) <= 2500
-    assert sum(sizes.values()) <= 7500
-
-
-def test_code_lines_are_those_with_code(tmp_path):
-    said = '"""One.\n\nTwo."""\n\n# three\nx = """a\nb"""  # four\n\n\ndef f():\n    """Five."""\n'
-    (tmp_path / "x.py").write_text(said)
-    assert code_lines(tmp_path / "x.py") == 3
-
+# --- Imports --------------------------------------------------------------------------------------
 
 # Each may import those before it.
 LAYERS = "errors console text model batching tasks bench teach exercises terminal commands cli".split()

@@ -72,7 +72,7 @@ class Engine:
         self.arrived, self.began = 0, perf_counter()
         self.owner = object()  # what marks a request as this engine's
         self.open: dict[Request, Callable] = {}  # requests whose end wasn't made known yet, and to whom it is
-        self.whole = True  # False from before a step's first change to after its last
+        self.sound = True  # False from before a step's first change to after its last
         self.under_way: Generator | None = None  # the last step
 
     def now(self) -> float:
@@ -128,11 +128,11 @@ class Engine:
         if not self.stepping:
             self.recover()
         if request.finish_reason is None:
-            whole, self.whole = self.whole, False
+            sound, self.sound = self.sound, False
             self.end(request, "cancelled")
             if request in self.scheduler.waiting:
                 self.scheduler.waiting.remove(request)
-            self.whole = whole
+            self.sound = sound
 
     def run(self) -> None:
         """Steps until nobody is left."""
@@ -182,14 +182,14 @@ class Engine:
         with torch.inference_mode():
             try:
                 self.recover()
-                self.whole = False
+                self.sound = False
                 self.rows.settle(self.scheduler)
                 if not self.scheduler.running:
-                    self.whole = True
+                    self.sound = True
                     return False
                 groups, reads = self.compute()
                 self.postprocess(groups)
-                self.whole = True
+                self.sound = True
             except BaseException:
                 self.recover()
                 raise
@@ -200,14 +200,14 @@ class Engine:
     def recover(self) -> None:
         """After a step that broke off: everybody back in line, and what was left untold is told. If that breaks off
         too, the next step begins with it."""
-        if self.whole:
+        if self.sound:
             return
         for request in self.open:
             request.mend(self.now() - request.asked)
         self.scheduler.start_over()
         for request in list(self.open):
             self.make_known(request)
-        self.whole = True
+        self.sound = True
 
     def check_owner(self, request: Request) -> None:
         if request.owner is not self.owner:

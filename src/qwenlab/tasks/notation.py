@@ -145,7 +145,7 @@ def thousands(text: str) -> str:
     text = re.sub(r"(?<=[0-9])(?:\s*\{,\}\s*|,\s*\\!\s*|\\!\s*,\s*)(?=[0-9]{3}(?![0-9]))", "", text)
     while (grouped := re.sub(r"(?<![0-9.])([0-9]+)\\[,:;!] ?([0-9]{3})(?![0-9])", r"\1\2", text)) != text:
         text = grouped
-    depth = depths(text)
+    depth = depths(re.sub(r"(?<!\\)[{}]", " ", text))
     spaced = re.search(r", ", text)
 
     def join(found: re.Match) -> str:

@@ -64,7 +64,7 @@ POWERED = {"squared": 2, "cubed": 3}
 CHANGING = (
     "and|or|not|no|isn't|is|are|wrong|but|to|than|more|less|fewer|greater|plus|minus|times|mod|modulo|half|halves"
     "|third|fourth|fifth|quarter|tenth|factorial|dozen|hundred|hundredth|thousand|thousandth|[mbtr]+illion|lakh"
-    "|crore|grand|score|gross|one|two|three|four|five|six|seven|eight|nine|ten|twice|double|triple|fold|if|when|unless"
+    "|crore|grand|approx|approximately|nearly|almost|roughly|score|gross|one|two|three|four|five|six|seven|eight|nine|ten|twice|double|triple|fold|if|when|unless"
     "|except|without|false|incorrect|at|least|most|about|around|remainder|below|above|under|over|through|base"
     "|negative|choose|pi|root|or so|versus|vs|maybe|only|too|otherwise|never|none|for|with"
 )
