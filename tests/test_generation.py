@@ -8,7 +8,7 @@ import torch
 from helpers import FAMILIES, alone_greedy, alone_logits, count, random_prompts
 
 import qwenlab
-from qwenlab.batching.scheduler import POLICIES
+from qwenlab.engine.scheduler import POLICIES
 from qwenlab.model import linear
 
 
@@ -283,15 +283,17 @@ def test_bad_input_says_so_in_one_line(dense, prompts, options, message):
 def test_nan_logits_are_named_not_sampled(dense, options):
     def one_row(q, k, v, mask, scale):
         out = torch.zeros_like(q)
-        out[1] = float("nan")
+        out[1:] = float("nan")
         return out
 
     try:
         dense.attention = one_row
-        with pytest.raises(ValueError, match="request 1: its logits are NaN after 0 new tokens"):
-            qwenlab.generate(dense, [[1, 2], [3]], **options)
+        with pytest.warns(UserWarning, match="request 1: its logits are NaN after 0 new tokens"):
+            result = qwenlab.generate(dense, [[1, 2], [3]], max_new_tokens=2, stop=(), **options)
     finally:
         dense.attention = "sdpa"
+    assert [r.finish_reason for r in result] == ["length", "error"]
+    assert [len(r.token_ids) for r in result] == [2, 0] and "NaN" in result[1].error
 
 
 @pytest.mark.parametrize("strategy", ["sequential", "static", "early-stop", "continuous"])

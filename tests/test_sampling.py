@@ -9,12 +9,12 @@ import torch
 from helpers import alone_logits, count, random_prompts
 
 import qwenlab
-from qwenlab.batching.request import Request
-from qwenlab.batching.sampling import inverse_cdf, logprobs_of, most_probable, penalise, sample
+from qwenlab.engine.request import Request, SamplingParams
+from qwenlab.engine.sampling import inverse_cdf, logprobs_of, most_probable, penalise, sample, uniform
 
 
 def request(index=0, prompt=(1,), **options):
-    return Request(index, list(prompt), 10, frozenset(), **options, stream=(3, index, 0))
+    return Request(index, list(prompt), params=SamplingParams(**options), stream=(3, index, 0))
 
 
 def slow_kept(logits, temperature, top_k, top_p):
@@ -45,11 +45,11 @@ def test_kept_ids_are_the_definition(seed):
         )
         for row in range(rows)
     ]
-    scaled = (logits - logits.amax(-1, keepdim=True)) / torch.tensor([[r.temperature] for r in requests])
+    scaled = (logits - logits.amax(-1, keepdim=True)) / torch.tensor([[r.params.temperature] for r in requests])
     kept = most_probable(scaled, requests)
     for row, r in enumerate(requests):
         assert kept[row].nonzero()[:, 0].tolist() == sorted(
-            slow_kept(logits[row].tolist(), r.temperature, r.top_k, r.top_p)
+            slow_kept(logits[row].tolist(), r.params.temperature, r.params.top_k, r.params.top_p)
         )
 
 
@@ -88,7 +88,8 @@ def test_pads_are_never_seen(dense):
     seen = []
 
     def always_33(logits, requests):
-        seen.append([r.seen_ids(320, "cpu").nonzero()[:, 0].tolist() for r in requests])
+        ones = torch.ones(len(requests), 320)
+        seen.append([row.nonzero()[:, 0].tolist() for row in penalise(ones, requests) != 1])
         return torch.full((len(requests),), 33)
 
     qwenlab.generate(dense, prompts, max_new_tokens=3, stop=(), repetition_penalty=2.0, sampler=always_33)
@@ -132,11 +133,15 @@ def test_a_stream_is_the_requests_own(dense):
 
 def test_large_seeds_do_not_collide():
     """A seed of 2^32 must not be read as seed 0 of another request."""
-    first = [
-        Request(0, [1], 1, frozenset(), stream=stream).next_uniform()
-        for stream in [(2**32, 0, 0), (0, 1, 0), (0, 0, 1)]
-    ]
-    assert len(set(first)) == 3
+    streams = [(2**32, 0, 0), (0, 1, 0), (0, 0, 1)]
+    assert len({uniform(stream, 0) for stream in streams}) == 3
+
+
+@pytest.mark.parametrize("place", [0, 1, 63, 64, 65, 200])
+def test_a_number_belongs_to_its_place_in_the_stream(place):
+    """Whatever was drawn before: also the first that is asked for may be the 200th."""
+    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(9, spawn_key=(place, 2))))
+    assert uniform((9, place, 2), place) == generator.random(place + 1)[place]
 
 
 def test_logprobs_are_of_the_whole_distribution(dense):
@@ -250,9 +255,9 @@ def test_a_sampler_may_scribble_on_its_logits(dense):
     (kept[0] * torch.ones(1, requires_grad=True)).sum().backward()
 
 
-def test_finished_rows_are_not_penalised(dense):
-    """In a static batch a finished row waits for the others; it needs no record of what it has seen any more."""
-    result = qwenlab.generate(
-        dense, [[1], [2]], max_new_tokens=[1, 4], stop=(), repetition_penalty=1.5, strategy="static"
-    )
-    assert all(request._seen is None for request in result)
+def test_finished_rows_are_not_penalised():
+    """In a static batch a finished row waits for the others; what it has seen is of no interest."""
+    ended, running = (request(prompt=[0, 1], repetition_penalty=2.0) for _ in range(2))
+    ended.finish_reason = "stop"
+    logits = torch.tensor([[2.0, -2.0, 5.0]] * 2)
+    assert penalise(logits, [ended, running]).tolist() == [[2.0, -2.0, 5.0], [1.0, -4.0, 5.0]]

@@ -15,7 +15,7 @@ from time import perf_counter
 
 import torch
 
-from qwenlab.batching.generation import generate
+from qwenlab.engine.generation import generate
 from qwenlab.bench.roofline import synchronise
 from qwenlab.bench.timing import Spread, alternate, in_columns, machine_name
 from qwenlab.errors import QwenlabError, whole

@@ -148,6 +148,11 @@ class Model(nn.Module):
             return self._as_given(input_ids, attention_mask, position_ids, last_only, hidden_only)
         return self._closed_up(input_ids, attention_mask, state, rows, last_only, hidden_only)
 
+    def compute(self, batch, last_only: bool = True) -> Tensor:
+        """A stand-in: see `qwenlab.model.batch`."""
+        options = {"rows": batch.rows, "last_only": last_only}
+        return self.forward(batch.input_ids, batch.attention_mask, batch.state, **options)
+
     def _closed_up(self, input_ids, attention_mask, state, rows, last_only, hidden_only) -> Tensor:
         ids, counts, real = close_up(input_ids, attention_mask)
         if real is not None and state is None and not bool((counts > 0).all()):

@@ -50,6 +50,11 @@ class State:
         return len(self.lengths)
 
     @property
+    def invalid(self) -> set[int]:
+        """A stand-in: rows that must be reset before they are used."""
+        return self.spoiled
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all tensors held, `lengths` included."""
         return self.lengths.nbytes + sum(t.nbytes for layer in self.layers for t in layer.values())

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from qwenlab.batching.engine import Engine
-from qwenlab.batching.request import Request, check_options, is_list, plain, spread
-from qwenlab.batching.results import Stats
+from qwenlab.engine.engine import Engine
+from qwenlab.engine.request import Request, SamplingParams, is_list, new_request, plain, spread
+from qwenlab.engine.results import Stats
 from qwenlab.errors import whole
 
 
@@ -47,9 +47,8 @@ class Chat:
         """
         self.model, self.tokenizer, self.system, self.thinking = model, tokenizer, system, thinking
         self.batch_size = whole(batch_size, "batch_size", 1)
-        self.max_new_tokens = whole(max_new_tokens, "max_new_tokens of the chat", 1)
-        self.options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        check_options("the chat", max_new_tokens, **self.options)
+        whole(max_new_tokens, "max_new_tokens of the chat", 1)
+        self.params = SamplingParams(max_new_tokens, None, temperature, top_k, top_p, of="the chat")
         for first in (True, False):  # a template that can't is refused here, not in the second turn
             self._turn_ids("?", first)
         seeds = [whole(number, "seed", 0) for number in spread(seed, "seed", batch_size)]
@@ -57,7 +56,8 @@ class Chat:
         self.state = model.new_state(self.batch_size)
         self.requests: list[Request | None] = [None] * self.batch_size
         self.stats = Stats()
-        self.loop: Engine | None = None  # the turn that is being answered
+        self.loop: Engine | None = None  # the turn that is being answered ...
+        self.asked: list[Request] = []  # ... and its requests
 
     @property
     def token_ids(self) -> list[list[int]]:
@@ -103,21 +103,23 @@ class Chat:
         if not requests:
             return
         loop = self.loop = Engine(self.model, self.batch_size, strategy="early-stop", state=self.state)
+        self.asked = requests
         self.stats = loop.stats = Stats(prompts=len(requests))  # with the events of every step
-        loop.enter(requests)
+        for request in requests:
+            loop.add_request(request)
         try:
-            while self.loop is loop and self._step(loop, requests):  # another turn may have begun meanwhile
+            while self.loop is loop and loop.has_unfinished():  # another turn may have begun meanwhile
+                self._step(loop, requests)
                 yield requests
         finally:
             if self.loop is loop:
                 self._end()
 
-    def _step(self, loop: Engine, requests: list[Request]) -> bool:
+    def _step(self, loop: Engine, requests: list[Request]) -> None:
         try:
-            running = loop.step()
+            loop.step()
             for request in requests:
                 self.requests[request.index] = request
-            return running
         except BaseException:
             # Nobody knows how far the pass got. Emptied rows are read again from the ids, which are what counts.
             self.state.reset([request.index for request in requests])
@@ -126,7 +128,7 @@ class Chat:
     def _end(self) -> None:
         """The turn is over; whoever is still answering is cut off."""
         if self.loop is not None:
-            for request in [*self.loop.scheduler.running, *self.loop.scheduler.waiting]:
+            for request in self.asked:
                 self.loop.cancel(request)
             self.stats.seconds = self.loop.now()
             self.loop = None
@@ -151,8 +153,8 @@ class Chat:
                     f"context of {limit}"
                 )
             turn = self.requests[row].stream[2] + 1 if self.requests[row] else 0
-            cap, stream = min(self.max_new_tokens, room), (*self.streams[row], turn)
-            requests.append(Request(row, ids, cap, self.model.stop_ids, **self.options, stream=stream))
+            stream = (*self.streams[row], turn)
+            requests.append(new_request(self.model, ids, self.params, index=row, stream=stream))
         return requests
 
     def _turn_ids(self, text: str, first: bool) -> list[int]:

@@ -13,8 +13,8 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from qwenlab.batching.generation import generate
-from qwenlab.batching.padding import left_pad
+from qwenlab.engine.generation import generate
+from qwenlab.engine.padding import left_pad
 from qwenlab.errors import whole
 from qwenlab.tasks.evaluation import judged
 from qwenlab.tasks.objective import AVERAGES, advantages, average, clipped_loss, divergence

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from qwenlab.batching.generation import generate
+from qwenlab.engine.generation import generate
 from qwenlab.errors import QwenlabError, whole
 from qwenlab.tasks.evaluation import identity
 from qwenlab.tasks.grading import CLOSE, OPEN, extract_answer, grade
