@@ -284,6 +284,33 @@ def test_ctrl_c_within_a_pass_keeps_the_talk(model, turns, at):
     check_state(chat)
 
 
+def test_an_answer_whose_logits_are_nan_ends_and_the_next_turn_is_right(model, monkeypatch):
+    monkeypatch.setattr(model, "stop_ids", frozenset())
+    chat, passes = qwenlab.Chat(model, SMALL, 2, max_new_tokens=4), []
+
+    def broken(module, inputs, out):
+        passes.append(1)
+        if len(passes) == 3:
+            out.view(2, -1)[0] = float("nan")  # so that the row's keys and memory are NaN as well
+
+    hook = model.model.embed_tokens.register_forward_hook(broken)
+    try:
+        with pytest.warns(UserWarning, match="^request 0: its logits are NaN after 2 new tokens$"):
+            chat.send(["a", "the"])
+    finally:
+        hook.remove()
+    assert [request.finish_reason for request in chat.requests] == ["error", "length"]
+    said = chat.token_ids
+    for row in (0, 1):
+        prompt = SMALL.chat([user(["a", "the"][row])])
+        assert said[row] == prompt + by_itself(model, prompt, 4 - 2 * (row == 0))[0]
+    chat.send(["b", "b"])
+    for row in (0, 1):
+        assert chat.requests[row].prompt == said[row] + SMALL.next_turn("b")
+        assert chat.requests[row].token_ids == by_itself(model, chat.requests[row].prompt, 4)[0]
+    check_state(chat)
+
+
 # --- What is refused -------------------------------------------------------------------------------------------------
 
 

@@ -267,6 +267,60 @@ def test_a_callback_may_cancel_and_submit(dense):
     check_empty(engine)
 
 
+@pytest.mark.parametrize("how", ["step", "run", "stream"])
+@pytest.mark.parametrize("where", ["on_token", "sampler"])
+def test_a_step_within_a_step_is_refused_and_changes_nobody_s_answer(model, where, how):
+    """From a callback the request that has it ends with "error"; from a sampler the step breaks off."""
+
+    def again():
+        if tried:
+            return
+        tried.append(1)
+        if how == "stream":
+            next(engine.stream(other))
+        else:
+            getattr(engine, how)()
+
+    def sampler(logits, requests):
+        if where == "sampler":
+            again()
+        return logits.argmax(-1)
+
+    tried = []
+    engine = qwenlab.Engine(model, slots=2, sampler=sampler)
+    on_token = (lambda index, token_id: again()) if where == "on_token" else None
+    own = engine.submit([1, 2], max_new_tokens=4, stop=(), on_token=on_token)
+    other = engine.submit([3], max_new_tokens=4, stop=())
+    refusal = "step was called from within a step of the same engine"
+    if where == "on_token":
+        with pytest.warns(UserWarning, match=f"request 0: its on_token raised ValueError: {refusal}"):
+            engine.run()
+        assert own.finish_reason == "error" and own.token_ids == alone_greedy(model, [1, 2], 1)
+    else:
+        with pytest.raises(
+            ValueError, match=f"^{refusal}.*sampler may submit and cancel, but not step, run or stream$"
+        ):
+            engine.run()
+        engine.run()
+        assert own.token_ids == alone_greedy(model, [1, 2], 4)
+    assert tried and other.token_ids == alone_greedy(model, [3], 4)
+    check_empty(engine)
+
+
+def test_another_engine_s_request_is_refused(dense):
+    mine, yours = qwenlab.Engine(dense), qwenlab.Engine(dense)
+    mine.submit([1], max_new_tokens=2, stop=())
+    request = yours.submit([2], max_new_tokens=2, stop=())
+    for _ in range(2):  # while it runs, and after it has ended
+        for use in (mine.cancel, mine.stream):
+            with pytest.raises(
+                ValueError, match=r"^request 0 is not this engine's: expected one that its submit returned$"
+            ):
+                use(request)
+        yours.run()
+        assert request.finish_reason == "length" and request.token_ids == alone_greedy(dense, [2], 2)
+
+
 def test_streams_side_by_side(model):
     engine = qwenlab.Engine(model, slots=2)
     asked = [engine.submit([i, 3], max_new_tokens=5, stop=()) for i in range(3)]
@@ -303,7 +357,8 @@ def test_nan_ends_the_row_that_has_it_and_says_so(model):
     finally:
         model.attention = "sdpa"
     engine.run()
-    assert first.finish_reason == "error" and first.error.startswith("request 0")
+    assert first.finish_reason == "error" and first.error == "request 0: its logits are NaN after 1 new tokens"
+    assert (engine.stats.finished, engine.stats.sampled_tokens) == (2, 5)
     assert second.token_ids == alone_greedy(model, [2], 4)
     check_empty(engine)
 

@@ -269,6 +269,41 @@ def test_the_estimate_holds_what_a_run_takes(tiny, problems):
     assert engine.runner.state.nbytes <= 8 * 2 * model.new_state(1, longest).nbytes
 
 
+@pytest.mark.filterwarnings("ignore:request . its logits are NaN")
+def test_nan_of_one_problem_costs_its_own_answers_only(tiny, problems, tmp_path):
+    """The record says why, the summary counts it, and a run that is taken up again doesn't stop there."""
+    model, tokenizer = tiny
+    options = {"samples": 2, "max_new_tokens": 30, "temperature": 1.0}
+    prompts, answers = problem_prompts(tokenizer, problems[:8]), evaluate(model, tokenizer, problems[:8], **options)
+    expected = plain(answers.records)
+    said = {token_id for record in expected for token_id in tokenizer.encode(record["text"])}
+    places = range(len(prompts))
+    others = {place: said.union(*(ids for i, ids in enumerate(prompts) if i != place)) for place in places}
+    bad = next(place for place in places if set(prompts[place]) - others[place])  # with a word of its own
+    word = min(set(prompts[bad]) - others[bad])
+
+    def poison(module, inputs, out):
+        out[inputs[0] == word] = float("nan")
+
+    hook = model.model.embed_tokens.register_forward_hook(poison)
+    try:
+        result = evaluate(model, tokenizer, problems[:8], folder=tmp_path, batch_size=3, **options)
+        again = evaluate(model, tokenizer, problems[:8], folder=tmp_path, **options)
+    finally:
+        hook.remove()
+    for record, right in zip(plain(result.records), expected, strict=True):
+        if record["number"] != problems[bad].number:
+            assert record == right
+            continue
+        assert (record["text"], record["answer"], record["verdict"]) == ("", None, False)
+        assert (record["finish_reason"], record["tokens"]) == ("error", 0)
+        assert re.fullmatch(r"request \d+: its logits are NaN after 0 new tokens", record["error"])
+    assert result.errors == 2 and "; 2 ended with an error" in str(result)
+    assert json.loads((tmp_path / "summary.json").read_text())["errors"] == 2
+    assert again.records == written(tmp_path) and again.sampled_tokens == 0 and again.errors == 2
+    assert answers.errors == 0 and "error" not in str(answers)
+
+
 # --- A run goes on ---------------------------------------------------------------------------------------------------
 
 RUN = """

@@ -280,20 +280,43 @@ def test_bad_input_says_so_in_one_line(dense, prompts, options, message):
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 3, "top_p": 0.5}])
-def test_nan_logits_are_named_not_sampled(dense, options):
-    def one_row(q, k, v, mask, scale):
-        out = torch.zeros_like(q)
-        out[1:] = float("nan")
-        return out
+def test_nan_logits_end_their_own_request_and_are_named(dense, options, monkeypatch):
+    kept = qwenlab.generate(dense, [[1, 2]], **options)
 
-    try:
-        dense.attention = one_row
-        with pytest.warns(UserWarning, match="request 1: its logits are NaN after 0 new tokens"):
-            result = qwenlab.generate(dense, [[1, 2], [3]], max_new_tokens=2, stop=(), **options)
-    finally:
-        dense.attention = "sdpa"
-    assert [r.finish_reason for r in result] == ["length", "error"]
-    assert [len(r.token_ids) for r in result] == [2, 0] and "NaN" in result[1].error
+    def row_1_of_the_first_pass(batch, **options):
+        logits = compute(batch, **options)
+        if not ended:
+            logits[1] = float("nan")
+        return logits
+
+    compute, ended = dense.compute, []
+    monkeypatch.setattr(dense, "compute", row_1_of_the_first_pass)
+    with pytest.warns(UserWarning, match="^request 1: its logits are NaN after 0 new tokens$"):
+        result = qwenlab.generate(dense, [[1, 2], [3]], **options, on_finish=ended.append)
+    assert (result[1].finish_reason, result[1].token_ids, result[1].logprobs) == ("error", [], [])
+    assert result[1].error == "request 1: its logits are NaN after 0 new tokens"
+    assert result[0].token_ids == kept[0].token_ids and result[0].error is None
+    assert result.stats.finished == 2 and ended == [result[1], result[0]]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_inside_autocast_the_answers_are_the_same(model, temperature):
+    prompts, options = random_prompts(random.Random(2), 3, 9), {"max_new_tokens": 5, "temperature": temperature}
+    expected = qwenlab.generate(model, prompts, **options).token_ids
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert qwenlab.generate(model, prompts, **options).token_ids == expected
+
+
+@pytest.mark.parametrize("how", ["wrapped", "in place"])
+def test_a_compiled_model_is_refused_in_one_line(how):
+    model = FAMILIES["dense"]()
+    if how == "wrapped":
+        model = torch.compile(model, backend="eager")
+    else:
+        model.compile(backend="eager")
+    with pytest.raises(ValueError, match=r"^the model went through torch\.compile, expected the plain one") as caught:
+        qwenlab.generate(model, [[1]])
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("strategy", ["sequential", "static", "early-stop", "continuous"])

@@ -215,39 +215,39 @@ def interrupted(model, state, problem, rows=None, width=1):
 
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("problem", [RuntimeError, KeyboardInterrupt])
-def test_an_interrupted_call_spoils_its_rows_and_says_so(hybrid, problem, width):
-    """A memory is overwritten as the call goes. The other rows are as they were."""
-    state = hybrid.new_state(3)
-    hybrid(torch.tensor([[1, 2], [3, 4], [5, 6]]), state=state)
+def test_an_interrupted_call_leaves_its_rows_invalid_and_says_so(model, problem, width):
+    """Attention or DeltaNet: refused until they are read again. The other rows are as they were."""
+    state = model.new_state(3)
+    model(torch.tensor([[1, 2], [3, 4], [5, 6]]), state=state)
     kept = state.snapshot()
-    interrupted(hybrid, state, problem, [2, 1], width)
-    assert state.spoiled == {1, 2} and state.lengths.tolist() == [2, 2, 2]
+    interrupted(model, state, problem, [2, 1], width)
+    assert state.invalid == {1, 2} and state.lengths.tolist() == [2, 2, 2]
     for rows in (None, [0, 2], range(1, 2)):
-        with pytest.raises(ValueError, match=r"row [12] is spoiled: a call broke off .* reset the row, or put a snap"):
-            hybrid(torch.ones(len(rows or range(3)), 1, dtype=torch.long), state=state, rows=rows)
-    logits = hybrid(torch.tensor([[9]]), state=state, rows=[0])
-    assert difference(logits[0], alone_logits(hybrid, [1, 2, 9])[-1:]) < 1e-5
-    assert state.select([1, 0, 2]).spoiled == {0, 2} and state.snapshot().spoiled == {1, 2}
-    assert state.repeat(2).spoiled == {2, 3, 4, 5}
+        with pytest.raises(ValueError, match=r"row [12] is invalid: a call broke off .* put a snap"):
+            model(torch.ones(len(rows or range(3)), 1, dtype=torch.long), state=state, rows=rows)
+    logits = model(torch.tensor([[9]]), state=state, rows=[0])
+    assert difference(logits[0], alone_logits(model, [1, 2, 9])[-1:]) < 1e-5
+    assert state.select([1, 0, 2]).invalid == {0, 2} and state.snapshot().invalid == {1, 2}
+    assert state.repeat(2).invalid == {2, 3, 4, 5}
     state.put([1], kept.select([1]))
     state.reset([2])
-    logits = hybrid(torch.tensor([[9], [9]]), state=state, rows=[1, 2])
-    assert difference(logits[0], alone_logits(hybrid, [3, 4, 9])[-1:]) < 1e-5
-    assert difference(logits[1], alone_logits(hybrid, [9])) < 1e-5
-    other = hybrid.new_state(1)
-    interrupted(hybrid, other, problem)
+    logits = model(torch.tensor([[9], [9]]), state=state, rows=[1, 2])
+    assert difference(logits[0], alone_logits(model, [3, 4, 9])[-1:]) < 1e-5
+    assert difference(logits[1], alone_logits(model, [9])) < 1e-5
+    other = model.new_state(1)
+    interrupted(model, other, problem)
     state.put([2], other)
-    assert state.spoiled == {2}
+    assert state.invalid == {2}
 
 
 @pytest.mark.parametrize("width", [1, 2])
-def test_what_is_refused_spoils_nothing(hybrid, width):
-    state = read(hybrid, [7, 3])
+def test_what_is_refused_leaves_no_row_invalid(model, width):
+    state = read(model, [7, 3])
     for wrong in (320, -1):
         with pytest.raises(ValueError, match=f"token id {wrong} is outside"):
-            hybrid(torch.full((1, width), wrong), state=state)
-    assert not state.spoiled
-    assert difference(hybrid(torch.tensor([[2]]), state=state)[0], alone_logits(hybrid, [7, 3, 2])[-1:]) < 1e-5
+            model(torch.full((1, width), wrong), state=state)
+    assert not state.invalid
+    assert difference(model(torch.tensor([[2]]), state=state)[0], alone_logits(model, [7, 3, 2])[-1:]) < 1e-5
 
 
 # --- Gradients ---

@@ -268,34 +268,15 @@ def test_bad_prompts_for_left_pad():
         qwenlab.left_pad([], 0)
 
 
-def test_an_interrupted_call_leaves_no_trace(dense):
-    """A reader's attention that raises: the state still holds what it held, and the next call is right."""
-    ids, more = [7, 3, 9, 1], [2, 8]
-    state = dense.new_state(1)
-    dense(torch.tensor([ids]), state=state)
-
-    def broken(q, k, v, mask, scale):
-        raise RuntimeError("a reader's mistake")
-
-    dense.attention = broken
-    try:
-        with pytest.raises(RuntimeError):
-            dense(torch.tensor([[9, 9, 9]]), state=state)
-    finally:
-        dense.attention = "sdpa"
-    logits = dense(torch.tensor([more]), state=state)
-    assert difference(logits[0], alone_logits(dense, ids + more)[-2:]) < 1e-5
-
-
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("problem", [RuntimeError, KeyboardInterrupt])
 def test_an_interrupted_call_leaves_no_nan_either(dense, attention, problem):
-    """NaN from a reader's first layer, then an exception in the second: a shorter row must not read what was stored."""
+    """NaN from a reader's first layer, then an exception in the second: once its rows are read again, a shorter one
+    must not see what was stored."""
     state = dense.new_state(2)
     dense(torch.tensor([[1, 2], [3, 4]]), state=state)
     dense(torch.tensor([[5, 6, 7, 8]]), state=state, rows=[1])
-    before = [t.clone() for layer in state.layers for t in layer.values()]
-    calls = []
+    kept, calls = state.snapshot(), []
 
     def broken(q, k, v, mask, scale):
         calls.append(1)
@@ -311,8 +292,9 @@ def test_an_interrupted_call_leaves_no_nan_either(dense, attention, problem):
                 dense(torch.tensor([[9, 9, 9]] * len(rows or [0, 1])), state=state, rows=rows)
         finally:
             dense.attention = "sdpa"
-        used = [t[:, :, : was.shape[2]] for t, was in zip(tensors_of(state), before, strict=True)]
-        assert all(torch.equal(t, was) for t, was in zip(used, before, strict=True))
+        lost = rows or [0, 1]
+        assert state.lengths.tolist() == kept.lengths.tolist() and state.invalid == set(lost)
+        state.put(lost, kept.select(lost))
     dense.attention = attention
     try:
         logits = dense(torch.tensor([[9], [10]]), state=state)
@@ -322,12 +304,8 @@ def test_an_interrupted_call_leaves_no_nan_either(dense, attention, problem):
     assert difference(logits[1, 0], alone_logits(dense, [3, 4, 5, 6, 7, 8, 10])[-1]) < 1e-5
 
 
-def tensors_of(state):
-    return [t for layer in state.layers for t in layer.values()]
-
-
-def test_a_call_interrupted_at_its_head_leaves_no_trace(dense):
-    """The caller never saw the logits, so the tokens were not read."""
+def test_a_call_interrupted_at_its_head_is_refused_until_the_row_is_read_again(dense):
+    """The caller never saw the logits, so the tokens don't count as read."""
     state = dense.new_state(1)
     dense(torch.tensor([[7, 3]]), state=state)
 
@@ -341,6 +319,10 @@ def test_a_call_interrupted_at_its_head_leaves_no_trace(dense):
     finally:
         hook.remove()
     assert state.lengths.tolist() == [2]
+    with pytest.raises(ValueError, match="row 0 is invalid"):
+        dense(torch.tensor([[2]]), state=state)
+    state.reset()
+    dense(torch.tensor([[7, 3]]), state=state)
     assert difference(dense(torch.tensor([[2]]), state=state)[0], alone_logits(dense, [7, 3, 2])[-1:]) < 1e-5
 
 

@@ -261,3 +261,28 @@ def test_finished_rows_are_not_penalised():
     ended.finish_reason = "stop"
     logits = torch.tensor([[2.0, -2.0, 5.0]] * 2)
     assert penalise(logits, [ended, running]).tolist() == [[2.0, -2.0, 5.0], [1.0, -4.0, 5.0]]
+
+
+class NoDouble(torch.Tensor):
+    """A tensor on a device without float64, as Apple's are: it becomes an ordinary one by `.cpu()` only."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, arguments=(), options=None):
+        result = super().__torch_function__(function, types, arguments, options or {})
+        if function is torch.Tensor.cpu:
+            return result.as_subclass(torch.Tensor)
+        if isinstance(result, torch.Tensor) and result.dtype == torch.float64:
+            raise TypeError("Cannot convert a tensor to float64: the framework doesn't support float64")
+        return result
+
+
+def test_a_device_without_float64_draws_the_same_ids(dense, monkeypatch):
+    prompts = random_prompts(random.Random(8), 4, 12)
+    options = {"max_new_tokens": 8, "stop": (), "temperature": [0.0, 0.7, 1.0, 2.0], "top_p": [1.0, 1.0, 0.8, 1.0]}
+    options |= {"top_k": [0, 0, 0, 9], "repetition_penalty": [1.0, 1.2, 1.0, 1.0], "seed": 3}
+    expected = qwenlab.generate(dense, prompts, **options)
+    compute = dense.compute
+    monkeypatch.setattr(dense, "compute", lambda *args, **own: compute(*args, **own).as_subclass(NoDouble))
+    result = qwenlab.generate(dense, prompts, **options)
+    assert result.token_ids == expected.token_ids
+    assert [request.logprobs for request in result] == [request.logprobs for request in expected]

@@ -1,11 +1,13 @@
 """The state: rows chosen, copied, emptied and replaced; nothing else moves."""
 
 import random
+from copy import deepcopy
 
 import pytest
 import torch
 from helpers import FAMILIES, alone_logits, count, difference
 
+import qwenlab
 from qwenlab.model import call, kernels
 
 
@@ -247,6 +249,61 @@ def test_more_rows_than_before_without_growing(model):
 def test_bad_rows_say_so(model, call, message):
     with pytest.raises(ValueError, match=message):
         call(filled(model, ROWS), model)
+
+
+@pytest.mark.parametrize("change", ["made", "grown", "repeated", "put back"])
+def test_a_state_of_inference_mode_goes_on_outside_of_it(model, change):
+    state = model.new_state(1)
+    with torch.inference_mode():
+        if change == "made":
+            state = model.new_state(1)
+        model(torch.tensor([[1, 2]]), state=state)
+        if change == "repeated":
+            state = state.repeat(2).select([1])
+        if change == "put back":
+            kept = state.snapshot()
+            state.reset()
+            state.put([0], kept)
+    logits = model(torch.tensor([[3]]), state=state)
+    assert difference(logits[0, -1], alone_logits(model, [1, 2, 3])[-1]) < 1e-5
+    state.reset()
+    assert difference(model(torch.tensor([[9]]), state=state)[0], alone_logits(model, [9])) < 1e-5
+
+
+def test_a_state_older_than_the_model_s_dtype_is_refused_in_one_line(model):
+    changed = deepcopy(model)
+    state = filled(changed, ROWS[:1])
+    engine = qwenlab.Engine(changed)
+    request = engine.submit([1, 2], max_new_tokens=3, stop=())
+    engine.step()
+    changed.half()
+    refused = (
+        r"^the state is for .* in float32 on cpu, the model is .* in float16 on cpu: make a new state with model\."
+    )
+    with pytest.raises(ValueError, match=refused) as caught:
+        changed(torch.tensor([[3]]), state=state)
+    assert "\n" not in str(caught.value) and state.lengths.tolist() == [3]
+    with pytest.raises(ValueError, match=refused):
+        engine.step()
+    changed.float()
+    changed(torch.tensor([[3]]), state=state)  # refused before anything was touched
+    assert state.lengths.tolist() == [4] and request.finish_reason is None
+
+
+def test_a_state_of_another_model_is_refused_in_one_line(model):
+    other = FAMILIES["dense"](num_hidden_layers=2)
+    with pytest.raises(ValueError, match="the state is for qwen3 with 2 layers of 64 in float32") as caught:
+        model(torch.tensor([[3]]), state=other.new_state(1))
+    assert "\n" not in str(caught.value)
+
+
+def test_inside_autocast_a_state_keeps_the_model_s_own_dtype(model):
+    ids = torch.tensor([[1, 2, 3]])
+    plain, cast = model.new_state(1), model.new_state(1)
+    expected = [model(ids, state=plain), model(torch.tensor([[4]]), state=plain)]
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        logits = [model(ids, state=cast), model(torch.tensor([[4]]), state=cast)]
+    assert all(map(torch.equal, logits, expected))
 
 
 def test_a_state_keeps_no_gradients(model):

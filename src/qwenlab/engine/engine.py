@@ -2,11 +2,12 @@
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import wraps
 from operator import length_hint
 from time import perf_counter
 
+import torch
 from torch import Tensor
 
 from qwenlab.engine.request import Request, RequestOutput, SamplingParams, new_request
@@ -21,16 +22,23 @@ KEPT_STEPS = 128  # an engine may run for ever: its events are those of so many 
 
 
 def one_at_a_time(method: Callable) -> Callable:
-    """Refuses a step that is begun within a step."""
+    """Refuses a step within a step. After an exception nobody holds half a token, and what was
+    sampled has been told."""
+
+    def attempt(self):
+        try:
+            return method(self)
+        except BaseException:
+            self.recover()
+            raise
 
     @wraps(method)
     def guarded(self):
-        self.check_outside_of_step(method.__name__)
-        try:
-            self.stepping = True
-            return method(self)
-        finally:
-            self.stepping = False
+        self.check_outside_of_step()
+        # A generator knows whether it runs, wherever an exception strikes; a flag might stay up.
+        self.under_way = (attempt(self) for _ in range(1))
+        (outputs,) = self.under_way
+        return outputs
 
     return guarded
 
@@ -65,6 +73,11 @@ class Engine:
         if strategy not in POLICIES:
             known = ", ".join(POLICIES)
             raise ValueError(f"strategy is {strategy!r}, expected one of {known}")
+        if is_compiled(model):
+            raise ValueError(
+                "the model went through torch.compile, expected the plain one: its state changes "
+                "in place"
+            )
         policy = POLICIES[strategy]
         whole(slots, "slots", 1)
         whole(chunk, "chunk", 1)
@@ -84,7 +97,7 @@ class Engine:
         self.runner = Runner(model, slots, state)
         self.stats = Stats(plans=deque(maxlen=KEPT_STEPS))
         self.began = perf_counter()
-        self.stepping = False
+        self.under_way: Generator | None = None  # the last step
         self.key = object()  # marks the requests of this engine
 
     @property
@@ -150,6 +163,8 @@ class Engine:
         A finished request stays as it is. Raises ValueError for another engine's request.
         """
         self.check_own(request)
+        if not self.stepping:
+            self.recover()
         if request.finish_reason is None:
             self.scheduler.finish(request, "cancelled")
             self.stats.finished = self.scheduler.num_finished
@@ -173,44 +188,55 @@ class Engine:
         logits = self.runner.execute(plan)
         tokens, logprobs = self.sample(logits, plan.sampled)
         outputs = self.scheduler.update(plan, tokens, logprobs)
-        self.stats.record(plan, outputs, perf_counter() - started)
+        self.stats.record(plan, perf_counter() - started)
         return self.report(outputs)
 
+    @torch.inference_mode()
     def sample(
         self, logits: Tensor | None, requests: tuple[Request, ...]
     ) -> tuple[list[int], list[float]]:
         """One token per request, and its log-probability, on the host."""
         if not requests:
             return [], []
-        with self.runner.inference():
-            logits = penalise(logits, requests)
-            token_ids = self.sampler(logits, requests)
-            logprobs = logprobs_of(logits, token_ids, requests)
+        logits = penalise(logits, requests)
+        token_ids = self.sampler(logits, requests)
+        logprobs = logprobs_of(logits, token_ids, requests)
         self.runner.keep(token_ids, requests)
         return token_ids.tolist(), logprobs.tolist()  # the one place that waits for the device
 
     def report(self, outputs: list[RequestOutput]) -> list[RequestOutput]:
-        """Calls each request's on_token, and warns of errors."""
-        for request in outputs:
-            if request.on_token is not None:
-                self.tell(request)
-        self.scheduler.unreported.clear()
+        """Calls each request's on_token, counts what is new, and warns of errors."""
+        self.tell(outputs)
         self.stats.finished = self.scheduler.num_finished
+        sampled = self.stats.sampled_tokens + self.scheduler.num_unreported()
+        # One statement, so that no exception strikes between counting and forgetting.
+        self.stats.sampled_tokens, self.scheduler.unreported = sampled, {}
         for error in [output.error for output in outputs if output.error]:
-            warnings.warn(error, stacklevel=4)
+            warnings.warn(error, stacklevel=6)
         return outputs
 
-    def tell(self, request: Request) -> None:
-        try:
-            while length_hint(request.untold):
-                request.on_token(request.index, next(request.untold))
-        except Exception as error:
-            what = f"its on_token raised {type(error).__name__}: {error}"
-            self.scheduler.finish(request, "error", what)
+    def tell(self, requests: Iterable[Request]) -> None:
+        """Calls on_token for each token that it has not heard. If it raises, its request ends."""
+        for request in requests:
+            try:
+                # One statement per token, which is told once, wherever an exception strikes.
+                while request.on_token is not None and length_hint(request.untold):
+                    request.on_token(request.index, next(request.untold))
+            except Exception as error:
+                what = f"its on_token raised {type(error).__name__}: {error}"
+                self.scheduler.finish(request, "error", what)
+
+    def recover(self) -> None:
+        """After an interrupted step: half-taken tokens are taken back, the others told.
+
+        The next step returns them, and goes through this again if it is interrupted itself.
+        """
+        if self.scheduler.in_flight:
+            self.scheduler.preempt_all()
+        self.tell(list(self.scheduler.unreported))
 
     def run(self) -> None:
         """Steps until every request is finished."""
-        self.check_outside_of_step("run")
         while self.has_unfinished():
             self.step()
 
@@ -220,7 +246,7 @@ class Engine:
         Leave the iterator early, and the request still runs. Raises ValueError for another engine's
         request.
         """
-        self.check_outside_of_step("stream")
+        self.check_outside_of_step()
         self.check_own(request)
         return self._ids(request)
 
@@ -240,7 +266,7 @@ class Engine:
         The state is given back and made anew; running requests are preempted and keep what they
         have. Raises ValueError within a step, and for an engine with a state of the caller's.
         """
-        self.check_outside_of_step("resize")
+        self.check_outside_of_step()
         whole(slots, "slots", 1)
         if self.scheduler.pinned:
             raise ValueError("resize can't change the slots of a caller's own state")
@@ -249,13 +275,25 @@ class Engine:
 
     # --- Refusals ----------------------------------------------------------------------------
 
-    def check_outside_of_step(self, name: str) -> None:
+    @property
+    def stepping(self) -> bool:
+        return self.under_way is not None and self.under_way.gi_running
+
+    def check_outside_of_step(self) -> None:
         if self.stepping:
             raise ValueError(
-                f"{name} was called within a step, by on_token or a sampler: only submit and "
-                "cancel may be called there"
+                "step was called from within a step of the same engine: a callback or a sampler "
+                "may submit and cancel, but not step, run or stream"
             )
 
     def check_own(self, request: Request) -> None:
         if request.engine is not self.key:
-            raise ValueError(f"request {request.index} is not one of this engine's")
+            raise ValueError(
+                f"request {request.index} is not this engine's: expected one that its submit "
+                "returned"
+            )
+
+
+def is_compiled(model) -> bool:
+    wrapped = hasattr(model, "_orig_mod")
+    return wrapped or getattr(model, "_compiled_call_impl", None) is not None

@@ -1,6 +1,6 @@
 """`generate`: a list of prompts in, a list of answers out. The loop is the engine's."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tqdm import tqdm
 
@@ -78,19 +78,34 @@ def generate(
     if sort_by_length:
         queue = sorted(requests, key=lambda request: len(request.prompt))
 
+    unfinished = dict.fromkeys(requests)
     with tqdm(total=len(requests), unit="request", disable=not progress) as bar:
 
         def note(outputs: Iterable[RequestOutput]) -> None:
-            for output in outputs:
-                if output.finish_reason is not None:
-                    bar.update()
-                    if on_finish is not None:
-                        on_finish(output)
+            for output in ended(outputs, unfinished):
+                bar.update()
+                if on_finish is not None:
+                    on_finish(output)
 
         for request in queue:
             engine.add_request(request)
         note(requests)  # those that may not sample a token are finished already
         while engine.has_unfinished():
-            note(engine.step())
+            try:
+                outputs = engine.step()
+            except BaseException:
+                note(requests)  # what ended before the exception struck
+                raise
+            note(outputs)
     stats.seconds = engine.now()
     return Result(requests, stats)
+
+
+def ended(
+    outputs: Iterable[RequestOutput], unfinished: dict[RequestOutput, None]
+) -> Iterator[RequestOutput]:
+    """Those of the outputs that have ended since they were asked for last; `unfinished` has the rest."""
+    for output in outputs:
+        if output.finish_reason is not None and output in unfinished:
+            del unfinished[output]
+            yield output

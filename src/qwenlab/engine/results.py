@@ -33,14 +33,13 @@ class Stats:
     step_count: int = 0  # an engine keeps the plans of its last steps only
     kinds: Counter[str] = field(default_factory=Counter, repr=False)  # slots times steps, by use
 
-    def record(self, plan: StepPlan, outputs: Sequence[RequestOutput], seconds: float) -> None:
-        """Counts one step: its plan, the outputs it changed, and how long it took."""
+    def record(self, plan: StepPlan, seconds: float) -> None:
+        """Counts one step by its plan, and how long it took."""
         self.preempted += len(plan.preempted)
         if not plan.computes:
             return
         self.plans.append(plan)
         self.step_count += 1
-        self.sampled_tokens += len(outputs) - sum(output.error is not None for output in outputs)
         self.prefill_tokens += plan.prefill_tokens
         self.padded_tokens += plan.padded_tokens
         self.kinds["prefill"] += len(plan.prefill)

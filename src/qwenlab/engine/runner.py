@@ -24,14 +24,9 @@ class Runner:
         self.model = model
         self.slots = slots
         self.state = state
-        self.own = state is None
         self.saved: dict[int, State] = {}  # one row per shared prefix, by key
         self.token_ids: Tensor | None = None  # (S,) what was sampled last, on the device ...
         self.sampled: tuple[Request, ...] = ()  # ... for these
-
-    def inference(self):
-        """Without gradients. A caller's state stays usable outside of inference mode."""
-        return torch.inference_mode() if self.own else torch.no_grad()
 
     def held(self, request: Request) -> int:
         """How many tokens of the request's prompt its slot in a caller's state holds; 0 if invalid.
@@ -50,21 +45,21 @@ class Runner:
             )
         return length
 
+    @torch.inference_mode()
     def execute(self, plan: StepPlan) -> Tensor | None:
         """Logits (S, V) float32 for the S requests of plan.sampled; None if there are none."""
         if not plan:
             return None
-        with self.inference():
-            self.prepare(plan)
-            logits = []
-            if plan.decode:
-                logits.append(self.decode(plan))
-            if plan.prefill:
-                logits.append(self.prefill(plan))
-            logits = [part for part in logits if len(part)]
-            if len(logits) > 1:
-                return torch.cat(logits)
-            return logits[0] if logits else None
+        self.prepare(plan)
+        parts = []
+        if plan.decode:
+            parts.append(self.decode(plan))
+        if plan.prefill:
+            parts.append(self.prefill(plan))
+        parts = [logits for logits in parts if len(logits)]
+        if len(parts) > 1:
+            return torch.cat(parts)
+        return parts[0] if parts else None
 
     def prepare(self, plan: StepPlan) -> None:
         """Moves, empties and fills slots."""

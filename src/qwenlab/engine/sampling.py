@@ -34,8 +34,8 @@ def sample(logits: Tensor, requests: Sequence[Request]) -> Tensor:
     if any(request.params.top_k or request.params.top_p < 1 for request in drawing):
         scaled = scaled.masked_fill(~most_probable(scaled, drawing), float("-inf"))
     numbers = [uniform(request.stream, len(request.logprobs)) for request in drawing]
-    numbers = torch.tensor(numbers, dtype=torch.float64, device=logits.device)
-    greedy[index] = inverse_cdf(scaled.softmax(-1), numbers)
+    numbers = torch.tensor(numbers, dtype=torch.float64)
+    greedy[index] = inverse_cdf(scaled.softmax(-1), numbers).to(logits.device)
     return greedy
 
 
@@ -133,8 +133,12 @@ def most_probable(scaled: Tensor, requests: Sequence[Request]) -> Tensor:
 def inverse_cdf(probabilities: Tensor, uniform: Tensor) -> Tensor:
     """The id in whose stretch of the line [0, total) the row's number falls.
 
-    probabilities (R, V), uniform (R,) in [0, 1); returns ids (R,).
+    probabilities (R, V), uniform (R,) in [0, 1); returns ids (R,). Added up in float64, on the
+    host unless the device is NVIDIA's or AMD's: not every other one has it.
     """
+    if probabilities.device.type != "cuda":
+        probabilities = probabilities.cpu()
+    uniform = uniform.to(probabilities.device)
     line = probabilities.cumsum(-1, dtype=torch.float64)
     total = line[:, -1:]
     point = torch.minimum(uniform[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))

@@ -61,7 +61,8 @@ class Scheduler:
         self.decoding: tuple[tuple[Request, int], ...] = ()  # the first of `running`, with slots
         self.resets: set[int] = set()  # slots that hold what nobody needs
         self.saved: dict[int, Prefix] = {}  # prefixes of which the runner keeps a copy, by key
-        self.unreported: dict[Request, None] = {}  # changed by `update`; the engine empties it
+        # What `update` changed, until the engine has reported it: how many tokens each had before.
+        self.unreported: dict[Request, int] = {}
         self.num_arrived = 0
         self.in_flight = False  # a plan is out
         self.regroup = False  # slots must be given out anew
@@ -70,6 +71,10 @@ class Scheduler:
     def num_finished(self) -> int:
         running = sum(request.finish_reason is None for request in self.running)
         return self.num_arrived - len(self.waiting) - running
+
+    def num_unreported(self) -> int:
+        """How many tokens were sampled since the last report."""
+        return sum(len(request.logprobs) - had for request, had in self.unreported.items())
 
     def has_unfinished(self) -> bool:
         """Whether another step has anything to do for a request."""
@@ -274,7 +279,7 @@ class Scheduler:
 
     def append(self, request: Request, token_id: int, logprob: float, now: float) -> None:
         """One sampled token, which may end the answer."""
-        self.unreported[request] = None
+        self.unreported.setdefault(request, len(request.logprobs))
         if logprob != logprob:  # NaN
             after = f"after {len(request.token_ids)} new tokens"
             self.finish(request, "error", f"its logits are NaN {after}")
@@ -312,12 +317,13 @@ class Scheduler:
         self.waiting = deque(sorted(unfinished, key=lambda request: request.arrival))
         self.running = []
         self.decoding = ()
+        self.in_flight = False
 
     def resize(self, slots: int) -> None:
         """Goes on with so many new, empty slots: everybody is preempted."""
         self.preempt_all()
         self.slots = slots
-        self.resets = set()
+        self.resets = set()  # the new slots are empty
         for prefix in self.saved.values():
             prefix.saved = False
         self.saved = {}

@@ -12,8 +12,9 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from qwenlab.model.config import Config
 from qwenlab.model.kernels import sdpa
-from qwenlab.model.state import GROWING, State
+from qwenlab.model.state import State
 
 WORTH_A_PART = 2**18  # bytes of keys and values that a CPU reads in the time that another call of the kernel takes
 
@@ -38,7 +39,6 @@ class Call:
     real: Tensor | None = None  # (B, W) bool, None where every token is real
     chunk: int = 64  # tokens that DeltaNet takes at a time
     parts: list[tuple[slice, int]] | None = None  # rows that attend by themselves, and the keys of their longest
-    spoils: bool = False  # whether something that can't be had back was overwritten
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Attention of q (B, H, W, D) to k and v (B, KVH, K, D), in parts if some rows are much longer than others."""
@@ -76,16 +76,6 @@ class Call:
         for name, tensor in new.items():
             self.state.layers[layer][name][... if self.rows is None else self.rows] = tensor
 
-    def take_back(self) -> None:
-        """For a call that broke off: empties what `remember` stored, which might be NaN, and owns up to the rest."""
-        if self.state is None:
-            return
-        if self.spoils:
-            self.state.spoiled.update(self.state.row_numbers(self.rows))
-        for layer in self.state.layers:
-            for name in layer.keys() & GROWING:
-                layer[name].view(-1, layer[name].shape[3]).index_fill_(0, self.places, 0)
-
 
 def close_up(input_ids: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """Moves each row's real tokens to its left end, in order.
@@ -111,6 +101,11 @@ def plan(model, width: int, counts: Tensor, real: Tensor | None, state: State | 
     device, dtype = embedding.device, embedding.dtype
     if state is None:  # every row starts at 0
         return Call(attention, batch, *model.rotary.at(slice(width), width, dtype, device), None, chunk=model.chunk)
+    if state.made_for != (model.config, dtype, device):
+        raise ValueError(
+            f"the state is for {described(*state.made_for)}, the model is {described(model.config, dtype, device)}: "
+            "make a new state with model.new_state"
+        )
     rows = find_rows(state, rows, batch)
     starts = state.lengths if rows is None else state.lengths[rows]  # (B,)
     first, last = min_max(starts)
@@ -142,6 +137,12 @@ def plan(model, width: int, counts: Tensor, real: Tensor | None, state: State | 
         heads = model.config.num_key_value_heads * model.config.head_dim
         call.parts = parts((starts + 1).tolist(), WORTH_A_PART // (2 * heads * dtype.itemsize))
     return call
+
+
+def described(config: Config, dtype: torch.dtype, device: torch.device) -> str:
+    """A model, as far as a state depends on it, in words."""
+    dtype = str(dtype).removeprefix("torch.")
+    return f"{config.model_type} with {config.num_hidden_layers} layers of {config.hidden_size} in {dtype} on {device}"
 
 
 def parts(keys: list[int], worth: int, first: int = 0) -> list[tuple[slice, int]]:
@@ -176,10 +177,10 @@ def find_rows(state: State, rows, batch: int) -> slice | Tensor | None:
         named = len(index)
         if len(index.unique()) != named:
             raise ValueError(f"rows names a row twice: {index.tolist()}")
-    if state.spoiled and (lost := state.spoiled.intersection(state.row_numbers(index))):
+    if state.invalid and (lost := state.invalid.intersection(state.row_numbers(index))):
         raise ValueError(
-            f"row {min(lost)} is spoiled: a call broke off while it changed the row's memory; reset the row, or put a "
-            "snapshot back"
+            f"row {min(lost)} is invalid: a call broke off while it changed the row; reset the row and read its tokens "
+            "again, or put a snapshot back"
         )
     if named != batch:
         raise ValueError(f"input_ids has {batch} rows, rows names {named} of the state")

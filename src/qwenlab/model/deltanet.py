@@ -74,7 +74,6 @@ class DeltaNet(nn.Module):
         if call.state is None:
             out, _ = delta_chunks(q, k, v, g, beta, lines, call.chunk)
         else:
-            call.spoils = True
             call.replace(layer, window=last_inputs(inputs, width, call.real))
             if width == 1:
                 out = delta_step(q, k, v, g.exp(), beta, lines)

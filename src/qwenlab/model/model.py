@@ -47,6 +47,8 @@ class Decoder(nn.Module):
 
     def forward(self, input_ids: Tensor, call: Call) -> Tensor:
         x = self.embed_tokens(input_ids.flatten())
+        if call.state is not None:
+            call.state.begin(call.rows)  # only now: ids outside the vocabulary are refused and change nothing
         for number, layer in enumerate(self.layers):
             x = layer(x, call, number)
         return x
@@ -121,7 +123,7 @@ class Model(nn.Module):
 
         With a `state` the row's earlier tokens are seen and this call's are added; `rows` (B,) names the state's
         rows (None = all, in order). A row without a real token stays as it is, its logits are 0. A state is for
-        inference: no gradients are kept.
+        inference: no gradients are kept, and inside torch.autocast the call computes in the model's own dtype.
 
         Without a state, `attention_mask` may also be the reader's own (B, 1, T, T) bool mask, True = may attend.
         Then nothing is closed up: the rectangle is computed as given, pads included, at `position_ids` (B, T)
@@ -131,10 +133,12 @@ class Model(nn.Module):
         logits of some positions only, or of a few at a time, never holds all of them.
 
         Raises ValueError for ids outside the vocabulary, a mask of another shape or type, a row without a real
-        token and without a state, a row longer than the state's capacity, a row that a broken call spoiled.
+        token and without a state, a row longer than the state's capacity, a row that an earlier call left invalid when
+        it broke off, a state made for another model, dtype or device.
         """
-        if state is not None and torch.is_grad_enabled():
-            with torch.no_grad():
+        kind = self.device.type
+        if state is not None and (torch.is_grad_enabled() or torch.is_autocast_enabled(kind)):
+            with torch.no_grad(), torch.autocast(kind, enabled=False):
                 options = {"position_ids": position_ids, "last_only": last_only, "hidden_only": hidden_only}
                 return self.forward(input_ids, attention_mask, state, rows=rows, **options)
         own_mask = check_call(input_ids, attention_mask, state, rows, position_ids)
@@ -161,25 +165,22 @@ class Model(nn.Module):
         if real is not None and not bool(real.any()):  # nobody says anything: no pass, nothing changes
             size = self.config.hidden_size if hidden_only else self.config.vocab_size
             return torch.zeros(*input_ids.shape[: 1 if last_only else 2], size, device=self.device)
-        try:
-            hidden = self._hidden(ids, call)  # (B * W, hidden)
-            if last_only and ids.shape[1] > 1:
-                ends = torch.arange(len(ids)) * ids.shape[1] + (counts - 1).clamp(min=0)
-                hidden = hidden[ends.to(self.device)]  # (B, hidden)
-            logits = hidden if hidden_only else self.logits(hidden)  # (B, vocab) or (B * W, vocab)
-            if state is not None:
-                state.advance(call.rows, counts)  # last, so that an interrupted call was none
-        except BaseException:
-            call.take_back()
-            raise
-        if last_only:
-            return logits if real is None else logits.masked_fill((counts == 0).to(self.device)[:, None], 0)
-        logits = logits.view(*ids.shape, -1)  # (B, W, vocab)
-        if real is None:
-            return logits
-        out = logits.new_zeros(*input_ids.shape, logits.shape[-1])  # (B, T, vocab)
-        out[attention_mask] = logits[real]  # both list the real tokens row by row, in order
-        return out
+        hidden = self._hidden(ids, call)  # (B * W, hidden)
+        if last_only and ids.shape[1] > 1:
+            ends = torch.arange(len(ids)) * ids.shape[1] + (counts - 1).clamp(min=0)
+            hidden = hidden[ends.to(self.device)]  # (B, hidden)
+        logits = hidden if hidden_only else self.logits(hidden)  # (B, vocab) or (B * W, vocab)
+        if not last_only:
+            logits = logits.view(*ids.shape, -1)  # (B, W, vocab)
+        if real is not None and last_only:
+            logits = logits.masked_fill((counts == 0).to(self.device)[:, None], 0)
+        elif real is not None:
+            out = logits.new_zeros(*input_ids.shape, logits.shape[-1])  # (B, T, vocab)
+            out[attention_mask] = logits[real]  # both list the real tokens row by row, in order
+            logits = out
+        if state is not None:
+            state.advance(call.rows, counts)  # last: a call that broke off has added no token
+        return logits
 
     def _hidden(self, ids: Tensor, call: Call) -> Tensor:
         """(B, W) to (B * W, hidden). Raises ValueError naming the first id outside the vocabulary."""

@@ -11,6 +11,7 @@ import torch
 from tqdm import tqdm
 
 from qwenlab.engine.engine import Engine
+from qwenlab.engine.generation import ended
 from qwenlab.engine.prefix import share
 from qwenlab.engine.request import Request, RequestOutput
 from qwenlab.engine.results import Stats
@@ -39,20 +40,23 @@ def answers(
         share(list(group), samples)
     for request in requests:
         engine.add_request(request)
-    yield from (request for request in requests if request.finish_reason is not None)
+    unfinished = dict.fromkeys(requests)
+    yield from ended(requests, unfinished)  # those that may not sample a token
     while engine.has_unfinished():
-        outputs = step_or_shrink(engine)
-        yield from (output for output in outputs if output.finish_reason is not None)
+        try:
+            outputs = engine.step()
+        except torch.OutOfMemoryError:
+            if engine.slots == 1:
+                raise
+            outputs = None
+        if outputs is None:  # only here: the exception held on to what the step had made
+            halve(engine)
+            outputs = requests  # some may have ended before memory ran out
+        yield from ended(outputs, unfinished)
 
 
-def step_or_shrink(engine: Engine) -> list[RequestOutput]:
-    """A step of the engine; if memory runs out, half as many slots go on after it."""
-    try:
-        return engine.step()
-    except torch.OutOfMemoryError:
-        if engine.slots == 1:
-            raise
-    # Only now: the exception held on to what the step had made.
+def halve(engine: Engine) -> None:
+    """Goes on with half the slots, and says so."""
     fewer = engine.slots // 2
     with tqdm.external_write_mode(file=sys.stderr):
         say(
@@ -61,7 +65,6 @@ def step_or_shrink(engine: Engine) -> list[RequestOutput]:
         )
     engine.resize(fewer)
     torch.cuda.empty_cache()
-    return []
 
 
 def rows_that_fit(model, requests: list[Request]) -> int:

@@ -22,7 +22,8 @@ class Chat:
 
     An answer that was broken off, by its length, by Ctrl-C or by leaving `stream`, stays in the conversation as far
     as it got, and the next turn closes it as the template would. A turn that broke off before its first id was
-    never asked. After Ctrl-C within a pass, the next turn reads its conversation once more from the start.
+    never asked. After a turn that broke off anywhere else, at Ctrl-C or out of memory, the next one reads its
+    conversation once more from the start. An answer whose logits are NaN ends with "error" as far as it got.
     """
 
     def __init__(
@@ -102,11 +103,13 @@ class Chat:
         self._end()
         if not requests:
             return
-        loop = self.loop = Engine(self.model, self.batch_size, strategy="early-stop", state=self.state)
-        self.asked = requests
+        self._forget_what_is_wrong([request.index for request in requests])
+        loop = Engine(self.model, self.batch_size, strategy="early-stop", state=self.state)
         self.stats = loop.stats = Stats(prompts=len(requests))  # with the events of every step
         for request in requests:
             loop.add_request(request)
+        self.asked = requests
+        self.loop = loop
         try:
             while self.loop is loop and loop.has_unfinished():  # another turn may have begun meanwhile
                 self._step(loop, requests)
@@ -116,14 +119,22 @@ class Chat:
                 self._end()
 
     def _step(self, loop: Engine, requests: list[Request]) -> None:
-        try:
-            loop.step()
-            for request in requests:
-                self.requests[request.index] = request
-        except BaseException:
-            # Nobody knows how far the pass got. Emptied rows are read again from the ids, which are what counts.
-            self.state.reset([request.index for request in requests])
-            raise
+        loop.step()
+        for request in requests:
+            self.requests[request.index] = request
+
+    def _forget_what_is_wrong(self, rows: list[int]) -> None:
+        """Empties rows that an earlier turn left invalid, with tokens of a turn that was never asked, or with NaN.
+        They are read again from the ids, which are what counts."""
+        said, lengths = self.token_ids, self.state.lengths.tolist()
+        wrong = []
+        for row in rows:
+            last = self.requests[row]
+            failed = last is not None and last.finish_reason == "error"
+            if failed or row in self.state.invalid or lengths[row] > len(said[row]):
+                wrong.append(row)
+        if wrong:
+            self.state.reset(wrong)
 
     def _end(self) -> None:
         """The turn is over; whoever is still answering is cut off."""

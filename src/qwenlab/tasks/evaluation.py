@@ -107,7 +107,8 @@ def judged(tokenizer, problem: Problem, sample: int, request: RequestOutput) -> 
     answer = extract_answer(text, thinking_open=opens_thinking(tokenizer, request.prompt))
     said = {"id": problem.id, "number": problem.number, "sample": sample, "prompt": prompt, "text": text}
     verdict = {"answer": answer, "gold": problem.answer, "verdict": grade(answer, problem.answer)}
-    return said | verdict | {"tokens": len(request.logprobs), "finish_reason": request.finish_reason}
+    ended = {"tokens": len(request.logprobs), "finish_reason": request.finish_reason}
+    return said | verdict | ended | ({"error": request.error} if request.error else {})
 
 
 def identity(model, problems: Sequence[Problem]) -> dict[str, str]:
@@ -122,13 +123,14 @@ class Evaluation:
     """The graded answers, by problem number and sample, and what follows from them. As text it is a table.
 
     records: id, number, sample, prompt, text, answer (None: none was given), gold, verdict (True: right), tokens
-    (sampled ones, the stop id too), finish_reason, and seconds: from the start of the run, or from where it was taken
-    up, to the end of the answer.
+    (sampled ones, the stop id too), finish_reason, error if that is "error" (what went wrong), and seconds: from the
+    start of the run, or from where it was taken up, to the end of the answer.
 
     accuracy, cut_off and no_answer are shares of all answers: those that are right, that reached the limit of new
-    tokens or of the context, and that had no answer in them. interval is the accuracy's 95 % interval (Wilson), which
-    counts problems: answers to the same one resemble each other, so with several samples it is on the wide side.
-    groups has for "subject" and "level", empty where the problems have none, {value: (answers, accuracy)}.
+    tokens or of the context, and that had no answer in them. errors counts those that ended with an error, their logits
+    being NaN say; they are graded as far as they got. interval is the accuracy's 95 % interval (Wilson), which counts
+    problems: answers to the same one resemble each other, so with several samples it is on the wide side. groups has
+    for "subject" and "level", empty where the problems have none, {value: (answers, accuracy)}.
 
     sampled_tokens, generation_seconds, their ratio tokens_per_second and grading_seconds, writing included, are of
     this call: what an earlier one had answered isn't in them.
@@ -140,6 +142,7 @@ class Evaluation:
         self.interval = wilson(self.accuracy, self.problems)
         self.cut_off = fmean(record["finish_reason"] == "length" for record in records)
         self.no_answer = fmean(record["answer"] is None for record in records)
+        self.errors = sum(record["finish_reason"] == "error" for record in records)
         self.sampled_tokens, self.generation_seconds = stats.sampled_tokens, stats.seconds
         self.tokens_per_second, self.grading_seconds = stats.tokens_per_second, grading
         fields = {problem.number: problem.fields for problem in problems}
@@ -150,7 +153,7 @@ class Evaluation:
         lines = [
             f"accuracy    {self.accuracy:.3f}, 95 % interval {low:.3f} to {high:.3f}",
             f"answers     {len(self.records)} to {self.problems} problems; cut off {self.cut_off:.3f} of them, "
-            f"no answer in {self.no_answer:.3f}",
+            f"no answer in {self.no_answer:.3f}" + (f"; {self.errors} ended with an error" if self.errors else ""),
             f"generation  {self.sampled_tokens} tokens in {self.generation_seconds:.2f} s, "
             f"{self.tokens_per_second:.0f} tokens/s, batch size {self.batch_size}",
             f"grading     {self.grading_seconds:.2f} s",

@@ -20,7 +20,7 @@ from qwenlab.tasks.evaluation import judged
 from qwenlab.tasks.objective import AVERAGES, advantages, average, clipped_loss, divergence
 from qwenlab.tasks.problems import Problem, problem_prompts
 from qwenlab.tasks.run_folder import RunFolder
-from qwenlab.tasks.training import Training, positive, run_settings, token_logprobs
+from qwenlab.tasks.training import Training, TrainingError, positive, run_settings, token_logprobs
 
 
 def grpo(
@@ -110,6 +110,8 @@ def grpo(
             seed=[(seed * 2**32 + epoch) * 2**32 + problems[i].number for epoch, i in chosen],
             slots=batch_size,
         )
+        if broken := [request.error for request in result if request.error]:
+            raise TrainingError(f"step {step}: {broken[0]}")
         asked = [problems[i] for _, i in chosen for _ in range(num_rollouts)]
         rewards = torch.tensor([reward(tokenizer, *pair) for pair in zip(result, asked, strict=True)])
         scores = advantages(rewards.view(-1, num_rollouts))  # (prompts, rollouts)

@@ -126,9 +126,9 @@ def make_traces(
     """Has a teacher answer `problems` in batches; the folder's traces.jsonl gets each as it ends.
 
     A run that was killed goes on where it was, and ends with the same file. A problem's sample draws from its own
-    number's stream. Answers that never left their thinking go to rejected.jsonl instead, and with only_right those
-    that don't grade right. `sampling` goes to `generate`: max_new_tokens, temperature, top_p, slots, ... Raises
-    TraceError where no trace is of use, RunFolderError, and ValueError for a wrong option.
+    number's stream. Answers that never left their thinking or ended with an error go to rejected.jsonl instead, and
+    with only_right those that don't grade right. `sampling` goes to `generate`: max_new_tokens, temperature, top_p,
+    slots, ... Raises TraceError where no trace is of use, RunFolderError, and ValueError for a wrong option.
     """
     settings = {"task": "traces", "only_right": only_right} | identity(model, problems)
     settings |= {name: value for name, value in sampling.items() if name != "slots"}  # that changes the speed alone
@@ -146,7 +146,9 @@ def make_traces(
             record["instruction"] = problem.instruction
             record |= {"message_thinking": thinking, "message_content": content}
             record |= {"finish_reason": request.finish_reason, "tokens": len(request.logprobs)}
-            right = not only_right or grade(extract_answer(text), problem.answer)
+            if request.error:
+                record["error"] = request.error
+            right = not request.error and (not only_right or grade(extract_answer(text), problem.answer))
             run.append(TRACES if right and content.strip() else REJECTED, record)
 
         generate(model, prompts, seed=problem_seeds(left, seed), on_finish=note, progress=progress, **sampling)
