@@ -218,13 +218,13 @@ class Engine:
     def tell(self, requests: Iterable[Request]) -> None:
         """Calls on_token for each token that it has not heard. If it raises, its request ends."""
         for request in requests:
-            try:
-                # One statement per token, which is told once, wherever an exception strikes.
-                while request.on_token is not None and length_hint(request.untold):
+            while request.on_token is not None and length_hint(request.untold):
+                try:
+                    # One statement: whatever strikes here, a token is used up only by telling it.
                     request.on_token(request.index, next(request.untold))
-            except Exception as error:
-                what = f"its on_token raised {type(error).__name__}: {error}"
-                self.scheduler.finish(request, "error", what)
+                except Exception as error:
+                    what = f"its on_token raised {type(error).__name__}: {error}"
+                    self.scheduler.finish(request, "error", what)
 
     def recover(self) -> None:
         """After an interrupted step: half-taken tokens are taken back, the others told.
