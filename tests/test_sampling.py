@@ -161,7 +161,7 @@ def slow_answer(model, prompt, cap, stop, temperature, top_k, top_p, penalty, st
     seed, *key = stream
     uniforms = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key))).random(cap).tolist()
     ids, logprobs = list(prompt), []
-    for uniform in uniforms:
+    for number in uniforms:
         logits = alone_logits(model, ids)[-1].double().tolist()
         for seen in set(ids):
             logits[seen] = logits[seen] / penalty if logits[seen] > 0 else logits[seen] * penalty
@@ -170,7 +170,7 @@ def slow_answer(model, prompt, cap, stop, temperature, top_k, top_p, penalty, st
         if temperature:
             kept = slow_kept(logits, temperature, top_k, top_p)
             line = torch.zeros_like(scaled).index_put((torch.tensor(kept),), scaled[kept].softmax(-1)).cumsum(-1)
-            token_id = int(torch.searchsorted(line, uniform * float(line[-1]), right=True))
+            token_id = int(torch.searchsorted(line, number * float(line[-1]), right=True))
         logprobs.append(float(scaled.log_softmax(-1)[token_id]))
         if token_id in stop:
             return ids[len(prompt) :], token_id, logprobs

@@ -1,4 +1,4 @@
-"""The scheduler by itself: no model, no tensor. What its plans say is carried out on lists of ids."""
+"""The scheduler by itself, no model, no tensor: its plans are carried out on lists of ids."""
 
 import random
 import subprocess
@@ -6,7 +6,6 @@ import sys
 
 import pytest
 from helpers import count
-
 from qwenlab.engine.prefix import share
 from qwenlab.engine.request import Request, SamplingParams
 from qwenlab.engine.scheduler import POLICIES, Scheduler
@@ -141,7 +140,8 @@ class Script:
         for key, slot in plan.copies:
             (request,) = [r for r in running if r.slot == slot]
             length = self.scheduler.saved[key].length
-            assert self.device.saved[key] == request.prompt[:length] and length < len(request.prompt)
+            assert self.device.saved[key] == request.prompt[:length]
+            assert length < len(request.prompt)
 
     def check_device(self, plan) -> None:
         """Each slot holds what its request has read: all of it, where it gets a token."""

@@ -45,8 +45,8 @@ def generate(
     ] = False,
 ) -> None:
     """Answer a file of prompts in batches."""
-    from qwenlab.engine import generation
     from qwenlab.bench import alone
+    from qwenlab.engine import generation
     from qwenlab.tasks import prompt_file
 
     prompts, blank = prompt_file.read_prompts(file)

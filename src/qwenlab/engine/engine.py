@@ -122,7 +122,7 @@ class Engine:
         on_token: Callable[[int, int], None] | None = None,
         **options,
     ) -> Request:
-        """Queues a prompt; the request's answer grows in `token_ids` until it has a `finish_reason`.
+        """Queues a prompt; its answer grows in `token_ids` until it has a `finish_reason`.
 
         `params`, or the options of SamplingParams by name. The seed alone names the random numbers,
         so the answer is that of generate(model, [prompt], seed=[seed]). `on_token(index, token_id)`

@@ -104,7 +104,7 @@ def generate(
 def ended(
     outputs: Iterable[RequestOutput], unfinished: dict[RequestOutput, None]
 ) -> Iterator[RequestOutput]:
-    """Those of the outputs that have ended since they were asked for last; `unfinished` has the rest."""
+    """Those of the outputs that have ended since the last call; `unfinished` keeps the rest."""
     for output in outputs:
         if output.finish_reason is not None and output in unfinished:
             del unfinished[output]

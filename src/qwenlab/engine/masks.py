@@ -1,4 +1,4 @@
-"""The explicit path: causal and padding mask as one tensor, which lessons and tests compare with."""
+"""The explicit path: causal and padding mask in one tensor, which lessons and tests use."""
 
 from torch import Tensor
 

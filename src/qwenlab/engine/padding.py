@@ -1,4 +1,4 @@
-"""From ragged prompts to one rectangle, padded on the left for readers and on the right for the model."""
+"""From ragged prompts to a rectangle: padded left for readers, right inside the model."""
 
 from collections.abc import Sequence
 

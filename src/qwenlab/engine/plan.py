@@ -1,4 +1,4 @@
-"""What a step does, as a value: made by the scheduler, executed by the runner, drawn as a timeline."""
+"""What a step does, as a value: the scheduler makes it, the runner executes it, stats count it."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

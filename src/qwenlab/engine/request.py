@@ -107,6 +107,18 @@ class Request(RequestOutput):
             return "waiting"
         return "decode" if self.decoding else "prefill"
 
+    def take_back(self) -> None:
+        """After an interrupted step: a token that was only half taken will be sampled again."""
+        if self.finish_reason is not None:
+            return
+        taken = min(len(self.token_ids), len(self.logprobs), self.max_tokens - 1)
+        del self.token_ids[taken:], self.logprobs[taken:]
+        self.stop_id = None
+        self.error = None
+        self.seconds = None
+        if taken == 0:
+            self.first_token_s = None
+
 
 def new_request(
     model, prompt, params: SamplingParams, token_budget: int | None = None, *, index: int = 0, **own
@@ -164,7 +176,7 @@ def make_requests(model, prompts, n: int = 1, **options) -> list[Request]:
 
 
 def spread_params(count: int, options: dict) -> list[SamplingParams]:
-    """The SamplingParams of `count` prompts, from one value per option or a list of one per prompt."""
+    """The SamplingParams of each prompt, from one value per option or one per prompt."""
     columns = {}
     for name, value in options.items():
         split = spread_stop if name == "stop" else spread
@@ -198,7 +210,7 @@ def spread(value, name: str, count: int) -> list:
 
 
 def spread_stop(stop, name: str, count: int) -> list:
-    """A collection of ids is one set for all prompts; a list with anything else has one per prompt."""
+    """A collection of ids is one set for all; a list of anything else has one per prompt."""
     stop = plain(stop)
     if is_list(stop) and not all(isinstance(entry, Integral) for entry in stop):
         return spread(stop, name, count)
@@ -225,9 +237,7 @@ def check_prompt(prompt, i: int, vocab_size: int) -> list[int]:
             raise ValueError(f"prompt {i}: entry {place} is {token_id!r}, expected a token id")
         if not 0 <= token_id < vocab_size:
             known = f"0 to {vocab_size - 1}"
-            raise ValueError(
-                f"prompt {i}: token id {token_id} is outside the vocabulary ({known})"
-            )
+            raise ValueError(f"prompt {i}: token id {token_id} is outside the vocabulary ({known})")
     return [int(token_id) for token_id in ids]
 
 

@@ -12,8 +12,7 @@ from time import perf_counter
 from qwenlab.engine.plan import StepPlan
 from qwenlab.engine.prefix import Prefix, leave_all, longest_saved, may_read
 from qwenlab.engine.request import Request
-
-SHORT = 64  # tokens: rows up to this length count as equally long
+from qwenlab.engine.slots import assign_slots, pin_slots
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ class Scheduler:
         self.free_finished()
         preempted = self.preempt_over_budget()
         self.admit()
-        moves = self.assign_slots() if self.regroup else ()
+        moves = self.assign() if self.regroup else ()
         return self.plan(moves, preempted)
 
     def free_finished(self) -> None:
@@ -175,39 +174,19 @@ class Scheduler:
         request.decoding = False
         self.regroup = True
 
-    def assign_slots(self) -> tuple[tuple[int, int], ...]:
-        """Slots 0..D-1 for those that decode, D..R-1 for those that prefill. Returns the moves.
-
-        Rows of like length decode side by side, the long ones first, because attention then needs
-        fewer padded keys. A request that has one of its group's slots keeps it.
-        """
-        groups: dict[int, list[Request]] = {}
-        for request in self.running:
-            groups.setdefault(self.length_class(request), []).append(request)
-        running: list[Request] = []
+    def assign(self) -> tuple[tuple[int, int], ...]:
+        """Gives out the slots anew. Returns the moves."""
         moves: dict[int, int] = {}
-        for size in sorted(groups, reverse=True):
-            group = groups[size]
-            first = len(running)
-            if self.pinned:
-                for request in group:
-                    request.slot = request.index
-            else:
-                moves |= place(group, range(first, first + len(group)))
-            running += sorted(group, key=lambda request: request.slot)
-        self.running = running
+        if self.pinned:
+            self.running = pin_slots(self.running)
+        else:
+            self.running, moves = assign_slots(self.running)
         self.resets = (self.resets | moves.keys()) - set(moves.values())
-        self.decoding = tuple((r, r.slot) for r in running if r.decoding)
+        self.decoding = tuple((r, r.slot) for r in self.running if r.decoding)
         self.regroup = False
         return tuple(moves.items())
 
-    def length_class(self, request: Request) -> int:
-        """0 for a request that prefills; else rows of one class are at most twice as long."""
-        if not request.decoding:
-            return 0
-        return 1 if self.pinned else max(request.num_tokens, SHORT).bit_length()
-
-    def plan(self, moves, preempted) -> StepPlan:
+    def plan(self, moves: tuple, preempted: tuple) -> StepPlan:
         """The step of those who run, each in its slot."""
         copies, prefill, saves, waiting = [], [], [], []
         for request in self.running[len(self.decoding) :]:
@@ -251,9 +230,7 @@ class Scheduler:
 
     # --- Its outcome -------------------------------------------------------------------------
 
-    def update(
-        self, plan: StepPlan, tokens: list[int], logprobs: list[float]
-    ) -> list[Request]:
+    def update(self, plan: StepPlan, tokens: list[int], logprobs: list[float]) -> list[Request]:
         """Takes a plan back with what was sampled. Returns the requests whose output changed."""
         now = perf_counter()
         for request, _ in plan.decode:
@@ -311,8 +288,7 @@ class Scheduler:
         for request in everybody.intersection(self.running):
             leave_all(request)
             self.free(request, reset=False)
-            if request.finish_reason is None:
-                take_back(request)
+            request.take_back()
         unfinished = [r for r in everybody if r.finish_reason is None]
         self.waiting = deque(sorted(unfinished, key=lambda request: request.arrival))
         self.running = []
@@ -327,32 +303,6 @@ class Scheduler:
         for prefix in self.saved.values():
             prefix.saved = False
         self.saved = {}
-
-
-def place(group: list[Request], slots: range) -> dict[int, int]:
-    """Gives each request of the group one of as many slots. Returns the moves {from: to}."""
-    free = set(slots) - {request.slot for request in group}
-    moves = {}
-    for request in group:
-        if request.slot in slots:
-            continue
-        slot = min(free)
-        free.remove(slot)
-        if request.slot is not None:
-            moves[request.slot] = slot
-        request.slot = slot
-    return moves
-
-
-def take_back(request: Request) -> None:
-    """After an interrupted `update`: a token that was only half taken will be sampled again."""
-    taken = min(len(request.token_ids), len(request.logprobs), request.max_tokens - 1)
-    del request.token_ids[taken:], request.logprobs[taken:]
-    request.stop_id = None
-    request.error = None
-    request.seconds = None
-    if taken == 0:
-        request.first_token_s = None
 
 
 def worth_saving(prefix: Prefix, num_tokens: int) -> bool:

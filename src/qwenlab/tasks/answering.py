@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from qwenlab.console import say
 from qwenlab.engine.engine import Engine
 from qwenlab.engine.generation import ended
 from qwenlab.engine.prefix import share
 from qwenlab.engine.request import Request, RequestOutput
 from qwenlab.engine.results import Stats
-from qwenlab.console import say
 
 MOST_ROWS = 256  # more hardly gains speed, and the last answers wait longer for company
 MEMINFO = Path("/proc/meminfo")
@@ -59,10 +59,7 @@ def halve(engine: Engine) -> None:
     """Goes on with half the slots, and says so."""
     fewer = engine.slots // 2
     with tqdm.external_write_mode(file=sys.stderr):
-        say(
-            f"out of memory with {engine.slots} answers at once; going on with {fewer}, "
-            "nothing is lost"
-        )
+        say(f"out of memory with {engine.slots} answers at once; going on with {fewer}, nothing is lost")
     engine.resize(fewer)
     torch.cuda.empty_cache()
 
@@ -74,7 +71,10 @@ def rows_that_fit(model, requests: list[Request]) -> int:
     text (it grows by doubling, and for a moment the old one is there too), what a layer holds while it reads, and its
     logits with what sampling makes of them.
     """
-    config, longest = model.config, max(len(request.prompt) + request.max_tokens for request in requests)
+    config, longest = (
+        model.config,
+        max(len(request.prompt) + request.max_tokens for request in requests),
+    )
     one, two = (model.new_state(1, capacity).nbytes for capacity in (1, 2))
     reading = min(CHUNK, longest) * (4 * config.hidden_size + 3 * config.intermediate_size) * model.dtype.itemsize
     row = 3 * (one + (longest - 1) * (two - one)) + reading + 16 * config.vocab_size
