@@ -56,6 +56,22 @@ def test_a_text_file_is_answered_line_by_line(run, model):
     assert "[line 1] " in out and "> hello\n" in out and "[line 3] " in out and "> what is the é?\n" in out
 
 
+def test_a_prompt_whose_logits_are_nan_is_named_and_the_others_are_answered(run, monkeypatch):
+    (seven,) = qwenlab.load("tiny")[1].encode("7")
+    embed = torch.nn.Embedding.forward
+    monkeypatch.setattr(
+        torch.nn.Embedding, "forward", lambda self, ids: embed(self, ids).masked_fill(ids[:, None] == seven, torch.nan)
+    )
+    write("p.txt", "2+2?\n7+2?\n")
+    code, _, err = run("generate", "--model", "tiny", "p.txt", "--output", "a.jsonl")
+    assert code == 0 and "qwenlab: request 1: its logits are NaN after 0 new tokens\n" in err
+    with open("a.jsonl", encoding="utf-8") as file:
+        first, second = map(json.loads, file)
+    assert first["finish_reason"] == "stop" and "\\boxed{4}" in first["answer"] and "error" not in first
+    assert (second["finish_reason"], second["answer"]) == ("error", "")
+    assert second["error"] == "request 1: its logits are NaN after 0 new tokens"
+
+
 def test_what_a_checkpoint_holds_beside_the_text_is_named(run, tmp_path):
     (tmp_path / "eyes").mkdir()
     write_multimodal_checkpoint(tmp_path / "eyes")

@@ -269,7 +269,7 @@ def test_the_estimate_holds_what_a_run_takes(tiny, problems):
     assert engine.runner.state.nbytes <= 8 * 2 * model.new_state(1, longest).nbytes
 
 
-@pytest.mark.filterwarnings("ignore:request . its logits are NaN")
+@pytest.mark.filterwarnings("ignore:request .+ its logits are NaN")
 def test_nan_of_one_problem_costs_its_own_answers_only(tiny, problems, tmp_path):
     """The record says why, the summary counts it, and a run that is taken up again doesn't stop there."""
     model, tokenizer = tiny

@@ -165,7 +165,7 @@ def test_rewards_are_the_grader_s(base):
 
     def one(text, prompt="x"):
         ids = tokenizer.encode(text)
-        said = {"token_ids": ids, "logprobs": ids, "finish_reason": "stop"}
+        said = {"token_ids": ids, "logprobs": ids, "finish_reason": "stop", "error": None}
         request = SimpleNamespace(prompt=with_marks(tokenizer, prompt), **said)
         return rl.reward(tokenizer, request, Problem(0, "3 + 4", "7", "0"))
 
@@ -262,3 +262,16 @@ def test_options_that_would_spoil_the_weights_are_refused(base, problems, tmp_pa
     with pytest.raises(ValueError, match=f"{name} is {value}"):
         grpo(*base, problems, **{"steps": 1, "lr": 1e-3, "folder": tmp_path / "run"} | {name: value})
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.filterwarnings("ignore:request .+ its logits are NaN")
+def test_a_model_whose_logits_are_nan_is_not_trained_on(base, problems):
+    model, tokenizer = base
+    before = model.model.norm.weight.clone()
+    hook = model.model.register_forward_hook(lambda module, inputs, out: out.fill_(float("nan")))
+    try:
+        with pytest.raises(TrainingError, match=r"^step 0: request 0: its logits are NaN after 0 new tokens$"):
+            grpo(model, tokenizer, problems, steps=1, **SMALL)
+    finally:
+        hook.remove()
+    assert torch.equal(model.model.norm.weight, before)

@@ -16,7 +16,7 @@ from small_tokenizer import TEMPLATE, small_spec
 
 import qwenlab
 from qwenlab.tasks import evaluate, load_problems
-from qwenlab.text.chat_template import ChatTemplate
+from qwenlab.text.chat_template import ChatTemplate, ChatTemplateError
 from qwenlab.text.tokenizer import Tokenizer
 
 PACKAGE = str(Path(qwenlab.__file__).parent)
@@ -33,11 +33,13 @@ def family(name):
 
 
 class Strike:
-    """While it is entered, raises `problem` before line number `at` of the package's that is reached, counted from 1
-    or from when `after` says True; with at=None it only notes the lines, in order, as (file, number)."""
+    """While it is entered, raises `problem` before line number `at` of the package's that is reached, counted from 1;
+    with at=None it only notes them: `lines` has (file, number) of each, `seen` what `look` gave just before it. Lines
+    count only where `step` (a code object) is being called, if given, and from when `after` says True."""
 
-    def __init__(self, at=None, problem=KeyboardInterrupt, after=lambda: True, step=None):
-        self.at, self.problem, self.after, self.step, self.lines = at, problem, after, step, []
+    def __init__(self, at=None, problem=KeyboardInterrupt, *, step=None, after=lambda: True, look=lambda: None):
+        self.at, self.problem, self.step, self.after, self.look = at, problem, step, after, look
+        self.lines, self.seen = [], []
 
     def __enter__(self):
         self.before = sys.gettrace()
@@ -52,6 +54,7 @@ class Strike:
             return None
         if event == "line" and self.after() and (self.step is None or within(frame, self.step)):
             self.lines.append((frame.f_code.co_filename, frame.f_lineno))
+            self.seen.append(self.look())
             if len(self.lines) == self.at:
                 raise self.problem("struck here")
         return self.trace
@@ -69,7 +72,14 @@ def each_line_once(rng, lines, reduced):
     for place, line in enumerate(lines, 1):
         places.setdefault(line, []).append(place)
     chosen = [rng.choice(times) for times in places.values()]
-    return chosen if count(0, 1) else rng.sample(chosen, reduced)
+    return rng.sample(chosen, count(reduced, len(chosen)))
+
+
+def around_changes(seen, before=8, behind=4):
+    """For each change of what was seen, the lines before and behind it."""
+    changes = [place for place in range(1, len(seen)) if seen[place] != seen[place - 1]]
+    near = [range(max(1, place - before + 1), min(len(seen), place + behind) + 1) for place in changes]
+    return [list(places) for places in near]
 
 
 # --- The engine ------------------------------------------------------------------------------------------------------
@@ -137,9 +147,9 @@ def go_on(engine, strike):
         pass
 
 
-@pytest.mark.filterwarnings("ignore:request . its on_token raised MemoryError")
+@pytest.mark.filterwarnings("ignore:request .+ its on_token raised MemoryError")
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("seed", range(count(3, 40)))
+@pytest.mark.parametrize("seed", range(count(6, 60)))
 def test_an_engine_goes_on_wherever_an_exception_struck(name, seed):
     """Up to three times at random lines: all answers as alone, every id told once, every end counted."""
     talk = Talk(name, seed)
@@ -151,12 +161,12 @@ def test_an_engine_goes_on_wherever_an_exception_struck(name, seed):
     talk.check(engine, requests, expected)
 
 
-@pytest.mark.filterwarnings("ignore:request . its on_token raised MemoryError")
+@pytest.mark.filterwarnings("ignore:request .+ its on_token raised MemoryError")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_an_engine_goes_on_after_a_strike_at_each_line(name):
     talk = Talk(name, 1)
     expected = talk.alone()
-    for at in each_line_once(talk.rng, talk.lines(), 12):
+    for at in each_line_once(talk.rng, talk.lines(), 8):
         engine, requests = talk.engine()
         go_on(engine, Strike(at, talk.rng.choice(BREAKS)))
         engine.run()
@@ -188,7 +198,7 @@ def test_an_engine_goes_on_where_a_second_exception_strikes_as_it_recovers(name)
         talk.check(engine, requests, expected)
         return strike.lines
 
-    for at in each_line_once(talk.rng, disturbed(None), 8):
+    for at in each_line_once(talk.rng, disturbed(None), 5):
         disturbed(at)
 
 
@@ -227,7 +237,7 @@ def struck_turn(chat, texts, strike):
                     pass
             else:
                 chat.send(texts)
-    except strike.problem:
+    except (strike.problem, ChatTemplateError):  # a template that fails is refused in one line, whatever the reason
         pass
     for row, text in enumerate(texts):
         if chat.token_ids[row] == before[row]:
@@ -277,7 +287,7 @@ def test_a_chat_goes_on_after_a_strike_at_each_line(name, rows):
     """The turn that breaks off is the second, which makes the state grow."""
     rng, model = random.Random(0), family(name)
     turns = turns_of(rng, rows)[:3]
-    for at in each_line_once(rng, chat_lines(model, turns, 1), 8):
+    for at in each_line_once(rng, chat_lines(model, turns, 1), 5):
         strike_and_talk_on(model, turns, 1, Strike(at, rng.choice(BREAKS)))
 
 
@@ -285,7 +295,7 @@ def test_a_chat_goes_on_after_a_strike_at_each_line(name, rows):
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-hybrid"])
-@pytest.mark.parametrize("seed", range(count(2, 20)))
+@pytest.mark.parametrize("seed", range(count(1, 20)))
 def test_an_evaluation_goes_on_wherever_in_a_step_memory_ran_out(name, seed):
     rng, (model, tokenizer) = random.Random(seed), qwenlab.load(name)
     problems = load_problems("tiny-test", 3)
@@ -359,7 +369,7 @@ def test_a_row_is_right_or_refused_wherever_an_exception_struck(name, what):
                 assert any(difference(logits[-1], alone_logits(model, [*ids, 20])[-1]) < 1e-5 for ids in fits)
         return strike.lines
 
-    for at in each_line_once(random.Random(0), struck(None), 10 if what != "reset" else 5):
+    for at in each_line_once(random.Random(0), struck(None), 5):
         struck(at)
 
 
@@ -369,21 +379,19 @@ def test_a_row_is_right_or_refused_wherever_an_exception_struck(name, what):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_chat_goes_on_where_its_state_was_about_to_grow_or_just_had(name):
     """Struck at each line around the one before which the state has become larger."""
-    model, sizes = family(name), []
+    model = family(name)
     turns = [["a", "the in"], ["in the", "b"], ["a", "a"]]
 
     def struck(at):
         chat = new_chat(model, turns)
         talk_on(chat, turns[:1])
-        sizes.clear()
-        struck_turn(chat, turns[1], Strike(at, after=lambda: sizes.append(chat.state.nbytes) is None))
-        sizes_of_calm = list(sizes)
+        strike = Strike(at, look=lambda: chat.state.nbytes)
+        struck_turn(chat, turns[1], strike)
         talk_on(chat, turns[2:])
-        return sizes_of_calm
+        return strike.seen
 
-    calm = struck(None)
-    (grew,) = [place for place in range(1, len(calm)) if calm[place] > calm[place - 1]]
-    for at in range(grew - 3, grew + 5):  # the first line at the new size is number grew + 1
+    (places,) = around_changes(struck(None), 4)
+    for at in places:
         struck(at)
 
 
@@ -400,7 +408,8 @@ def test_generate_makes_every_end_known_once_wherever_it_is_interrupted(name):
     step = qwenlab.Engine.step.__code__
 
     def interrupted(at):
-        told, ended, strike = {}, [], Strike(at, step=step)
+        told, ended = {}, []
+        strike = Strike(at, step=step, look=lambda: (sum(map(len, told.values())), len(ended)))
         try:
             with strike:
                 qwenlab.generate(
@@ -418,7 +427,9 @@ def test_generate_makes_every_end_known_once_wherever_it_is_interrupted(name):
             assert request.token_ids == whole[request.index].token_ids == told[request.index]
         done = [index for index, ids in told.items() if len(ids) == caps[index]]
         assert sorted(request.index for request in ended) == sorted(done)
-        return strike.lines
+        return strike.seen
 
-    for at in each_line_once(rng, interrupted(None), 25):
-        interrupted(at)
+    changes = around_changes(interrupted(None))
+    for places in rng.sample(changes, count(2, len(changes))):
+        for at in places:
+            interrupted(at)

@@ -52,14 +52,14 @@ def text_of(path):
 
 
 def test_the_library_is_compact():
-    long = {path.name: lines(path) for path in SOURCES if lines(path) > 250}
+    long = {path.name: lines(path) for path in SOURCES if lines(path) > 310}
     assert not long
     # Exercises grow with the lessons, not with the library: they are counted by themselves, by the file.
     exercises = [path for path in SOURCES if path.parent.name == "exercises"]
     assert max(map(lines, exercises)) <= 150
     sizes = {path: code_lines(path) for path in SOURCES if path not in exercises}
-    assert sum(size for path, size in sizes.items() if path.parent.name in ("model", "engine")) <= 2000
-    assert sum(sizes.values()) <= 6000
+    assert sum(size for path, size in sizes.items() if path.parent.name in ("model", "engine")) <= 2400
+    assert sum(sizes.values()) <= 6500
 
 
 def test_code_lines_are_those_with_code(tmp_path):

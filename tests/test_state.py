@@ -258,14 +258,15 @@ def test_a_state_of_inference_mode_goes_on_outside_of_it(model, change):
         if change == "made":
             state = model.new_state(1)
         model(torch.tensor([[1, 2]]), state=state)
+        model(torch.tensor([[3]]), state=state)  # with room for one more
         if change == "repeated":
             state = state.repeat(2).select([1])
         if change == "put back":
             kept = state.snapshot()
             state.reset()
             state.put([0], kept)
-    logits = model(torch.tensor([[3]]), state=state)
-    assert difference(logits[0, -1], alone_logits(model, [1, 2, 3])[-1]) < 1e-5
+    logits = model(torch.tensor([[4]]), state=state)
+    assert difference(logits[0, -1], alone_logits(model, [1, 2, 3, 4])[-1]) < 1e-5
     state.reset()
     assert difference(model(torch.tensor([[9]]), state=state)[0], alone_logits(model, [9])) < 1e-5
 

@@ -206,6 +206,25 @@ def test_only_what_is_right_is_kept(made):
     assert right == [True] * len(kept) + [False] * len(rest)
 
 
+@pytest.mark.filterwarnings("ignore:request .+ its logits are NaN")
+def test_an_answer_that_ended_with_an_error_is_no_trace(tiny, tmp_path, monkeypatch):
+    """All but one answer break off within their text: the file of the others says why."""
+    passes, compute = [], tiny[0].compute
+
+    def poison(batch, **options):
+        logits = compute(batch, **options)
+        passes.append(1)
+        if len(passes) == 12:
+            logits[1:] = float("nan")
+        return logits
+
+    monkeypatch.setattr(tiny[0], "compute", poison)
+    traces = make_traces(*tiny, PROBLEMS[:4], tmp_path / "r", max_new_tokens=128, only_right=False, plain=True)
+    rejected = [json.loads(line) for line in (tmp_path / "r" / "rejected.jsonl").read_text().splitlines()]
+    assert len(traces) == 1 and [record["number"] for record in rejected] == [1, 2, 3]
+    assert all("its logits are NaN after 11 new tokens" in record["error"] for record in rejected)
+
+
 def test_a_problem_s_trace_is_its_own(tiny, made, tmp_path):
     """Neither the batch nor the other problems change what is sampled for it."""
     few = make_traces(*tiny, PROBLEMS[7:12], tmp_path / "r", max_new_tokens=128, temperature=1.0, seed=3, slots=2)

@@ -5,6 +5,7 @@ Exit status: 0 done, 1 failed, 2 wrong input, 130 interrupted; whatever goes wro
 
 import os
 import sys
+import warnings
 from typing import Annotated, NoReturn
 
 import typer
@@ -25,6 +26,7 @@ def run_app(app: typer.Typer, name: str, arguments: list[str] | None = None) -> 
             setattr(sys, stream, open(os.devnull, "w"))
         if hasattr(getattr(sys, stream), "reconfigure"):  # not every terminal can write every answer
             getattr(sys, stream).reconfigure(errors="backslashreplace")
+    warnings.showwarning = lambda message, *where: say(message)
     try:
         arguments = sys.argv[1:] if arguments is None else arguments
         status = app(arguments or ["--help"], prog_name=name, standalone_mode=False)

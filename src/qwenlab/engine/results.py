@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, MutableSequence, Sequence
 from dataclasses import dataclass, field
 
-from qwenlab.engine.plan import Event, StepPlan
 from qwenlab.engine.request import RequestOutput
+from qwenlab.engine.step_plan import Event, StepPlan
 
 __all__ = ["Event", "Result", "Stats"]
 

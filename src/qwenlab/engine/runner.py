@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from qwenlab.engine.padding import right_pad
-from qwenlab.engine.plan import StepPlan
 from qwenlab.engine.request import Request
+from qwenlab.engine.step_plan import StepPlan
 from qwenlab.model.batch import ForwardBatch
 from qwenlab.model.state import State
 

@@ -9,10 +9,10 @@ from collections import deque
 from dataclasses import dataclass
 from time import perf_counter
 
-from qwenlab.engine.plan import StepPlan
 from qwenlab.engine.prefix import Prefix, leave_all, longest_saved, may_read
 from qwenlab.engine.request import Request
 from qwenlab.engine.slots import assign_slots, pin_slots
+from qwenlab.engine.step_plan import StepPlan
 
 
 @dataclass(frozen=True)

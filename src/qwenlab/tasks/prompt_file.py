@@ -130,6 +130,8 @@ def write_answers(path, prompts: list[Prompt], requests, texts: list[str], compa
             for prompt, request, text, comparison in zip(prompts, requests, texts, comparisons, strict=True):
                 asked = {"prompt": prompt.text} if prompt.plain else {"messages": prompt.messages}
                 answer = {"answer": text, "finish_reason": request.finish_reason, "token_ids": request.token_ids}
+                if request.error:
+                    answer["error"] = request.error
                 entry = {"line": prompt.line} | asked | answer | {"prompt_tokens": len(request.prompt)}
                 file.write(json.dumps(entry | (asdict(comparison) if comparison else {}), ensure_ascii=False) + "\n")
         os.replace(part, path)

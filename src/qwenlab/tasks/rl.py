@@ -185,7 +185,7 @@ def accumulate(
 
     Returns loss, divergence (mean over the tokens) and ratio as in `grpo`'s metrics; zeros where there is no answer.
     """
-    answers = sorted(answers, key=lambda answer: answer[0].size)
+    answers = sorted(answers, key=lambda answer: answer[0].num_tokens)
     tokens = sum(len(request.logprobs) for request, _ in answers)
     told = {"loss": 0.0, "divergence": 0.0, "ratio": 0.0}
     for start in range(0, len(answers), batch_size):
