@@ -145,7 +145,7 @@ def test_check_alone_can_fail(run, model, monkeypatch):
             result[1].token_ids[2] = (result[1].token_ids[2] + 1) % 256
         return result
 
-    monkeypatch.setattr("qwenlab.batching.generation.generate", generate)
+    monkeypatch.setattr("qwenlab.engine.generation.generate", generate)
     write("p.txt", "a\nhello there\n")
     code, out, _ = run("generate", "--model", model, "p.txt", "--max-new-tokens", 5, "--check-alone")
     assert code == 1
@@ -273,7 +273,7 @@ def test_a_failure_that_is_not_the_users_is_one_line_and_status_1(run, model, mo
     def fail(*_, **__):
         raise RuntimeError("the device\nfell off")
 
-    monkeypatch.setattr("qwenlab.batching.generation.generate", fail)
+    monkeypatch.setattr("qwenlab.engine.generation.generate", fail)
     write("p.txt", "a\n")
     assert refused(run, "generate", "--model", model, "p.txt", status=1) == "RuntimeError: the device fell off"
 

@@ -12,7 +12,8 @@ import torch
 from helpers import FAMILIES, alone_greedy, count, random_prompts
 
 import qwenlab
-from qwenlab.batching.results import Event
+from qwenlab.engine.results import Event
+from qwenlab.engine.scheduler import POLICIES
 from qwenlab.model import call
 
 NEVER = 10**9
@@ -31,24 +32,24 @@ def alone(model, prompt, **options):
 
 def check_seats(engine):
     """Rows 0..R-1, one request each, those that decode first; nothing in memory beyond the budget."""
-    scheduler, state = engine.scheduler, engine.rows.state
+    scheduler, state = engine.scheduler, engine.runner.state
     running = scheduler.running
-    assert [r.row for r in running] == list(range(len(running))) and len(running) <= engine.slots
+    assert [r.slot for r in running] == list(range(len(running))) and len(running) <= engine.slots
     if engine.token_budget is not None:
-        assert sum(r.size for r in running) <= engine.token_budget
-        assert int(state.lengths.sum()) <= engine.token_budget
-    numbers = [r.number for r in running] + [r.number for r in scheduler.waiting]
+        assert sum(r.num_tokens for r in running) <= engine.token_budget
+        assert state is None or int(state.lengths.sum()) <= engine.token_budget
+    numbers = [r.arrival for r in running] + [r.arrival for r in scheduler.waiting]
     assert len(set(numbers)) == len(numbers)
     if scheduler.waiting:  # fair: whoever waits came after all who have a slot, and the line is in order
-        line = [r.number for r in scheduler.waiting]
-        assert line == sorted(line) and max((r.number for r in running if not r.finish_reason), default=-1) < line[0]
+        line = [r.arrival for r in scheduler.waiting]
+        assert line == sorted(line) and max((r.arrival for r in running if not r.finish_reason), default=-1) < line[0]
 
 
 def check_empty(engine):
     """No slot leaked: nobody has one, and all rows are as new."""
-    assert not engine.step()  # which lets the last ones go
+    assert not engine.has_unfinished() and engine.step() == []  # which lets the last ones go
     assert engine.scheduler.running == [] and not engine.scheduler.waiting
-    state = engine.rows.state
+    state = engine.runner.state
     if state is not None:
         assert not state.lengths.any()
         assert not any(t.any() for layer in state.layers for t in layer.values())
@@ -86,13 +87,14 @@ class Workload:
             for i, request in enumerate(requests):
                 if self.cancels[i] == step:
                     self.engine.cancel(request)
-            if self.engine.step():
-                check_seats(self.engine)
+            outputs = self.engine.step()
+            assert all(output in requests for output in outputs)
+            check_seats(self.engine)
             step += 1
             assert step < 3000, "it goes round in circles"
         check_empty(self.engine)
         self.check(requests)
-        return self.engine.scheduler.preempted
+        return self.engine.stats.preempted
 
     def check(self, requests):
         for request, prompt, options in zip(requests, self.prompts, self.options, strict=True):
@@ -156,7 +158,7 @@ def test_case_16_one_joins_as_the_last_leaves(model):
         nothing = engine.submit([7], max_new_tokens=0)
         assert (nothing.finish_reason, nothing.token_ids) == ("length", [])
         engine.run()
-        assert not engine.step()
+        assert not engine.has_unfinished() and engine.step() == []
     finally:
         hook.remove()
     assert second.token_ids == alone_greedy(model, [7], 2) and 0 not in sizes and len(sizes) == 4
@@ -191,10 +193,11 @@ def test_the_youngest_gives_way_and_goes_on_where_it_was(model):
     engine = qwenlab.Engine(model, slots=3, token_budget=40)
     old, young = (engine.submit(list(range(10 * i, 10 * i + 10)), seed=i, **options) for i in (1, 2))
     lost = None
-    while engine.step():
-        if engine.scheduler.preempted and lost is None:
+    while engine.has_unfinished():
+        engine.step()
+        if engine.stats.preempted and lost is None:
             lost = len(young.token_ids)
-            assert list(engine.scheduler.waiting) == [young] and old.row == 0
+            assert list(engine.scheduler.waiting) == [young] and old.slot == 0
     assert 0 < lost < 12 and engine.stats.preempted == 1
     assert engine.stats.prefill_tokens == 20 + 10 + lost  # prompt and answer so far, once more
     for request, seed in ((old, 1), (young, 2)):
@@ -208,8 +211,9 @@ def test_nobody_is_overtaken_for_being_long(dense):
     for length in (30, 35, 1, 1):
         engine.submit([1] * length, max_new_tokens=5, stop=())
     started = []
-    while engine.step():
-        started += [r.number for r in engine.scheduler.running if r.number not in started]
+    while engine.has_unfinished():
+        engine.step()
+        started += [r.arrival for r in engine.scheduler.running if r.arrival not in started]
     assert started == [0, 1, 2, 3]
 
 
@@ -221,7 +225,7 @@ def test_cancelling_frees_the_slot_at_the_next_step(model):
     engine.cancel(second)  # still in line
     assert (first.finish_reason, second.finish_reason, second.token_ids) == ("cancelled", "cancelled", [])
     engine.step()
-    assert third.row == 0 and len(third.token_ids) == 1
+    assert third.slot == 0 and len(third.token_ids) == 1
     engine.run()
     engine.cancel(third)  # too late: nothing changes
     assert third.finish_reason == "length" and third.token_ids == alone_greedy(model, [2, 3], 30)
@@ -235,7 +239,7 @@ def test_a_callback_that_raises_ends_its_own_request_only(model):
         if index == 1 and heard.count(1) == 2:
             raise KeyError("mine")
 
-    for strategy in qwenlab.batching.scheduler.POLICIES:
+    for strategy in POLICIES:
         heard = []
         with pytest.warns(UserWarning, match="request 1: its on_token raised KeyError: 'mine'"):
             result = qwenlab.generate(
@@ -257,7 +261,7 @@ def test_a_callback_may_cancel_and_submit(dense):
     engine.submit([1], max_new_tokens=1, stop=(), on_token=on_token)
     other = engine.submit([2], max_new_tokens=5, stop=())
     engine.run()
-    assert (other.finish_reason, other.token_ids) == ("cancelled", [])
+    assert (other.finish_reason, other.token_ids) == ("cancelled", alone_greedy(dense, [2], 1))
     assert late[0].token_ids == alone_greedy(dense, [9], 2)
     check_empty(engine)
 
@@ -348,7 +352,7 @@ def test_nan_ends_the_row_that_has_it_and_says_so(model):
     try:
         model.attention, bad[:] = broken, [0]
         with pytest.warns(UserWarning, match="request 0: its logits are NaN after 1 new tokens"):
-            assert engine.step()
+            assert engine.step() == [first, second]
     finally:
         model.attention = "sdpa"
     engine.run()
@@ -386,7 +390,7 @@ def test_a_step_that_breaks_off_costs_time_only(model, at):
 
 def test_rows_of_the_caller_s_own_state_go_on(model):
     """What a conversation needs: rows of unequal length keep their place, and earlier turns aren't read again."""
-    from qwenlab.batching.request import Request
+    from qwenlab.engine.request import SamplingParams, new_request
 
     state, said = model.new_state(4), [[], [], [], []]
     turns = [  # row 1 is of another length class than the others, and row 2 sits out a turn
@@ -398,10 +402,12 @@ def test_rows_of_the_caller_s_own_state_go_on(model):
         asked = []
         for row in [row for row in range(4) if texts[row]]:
             said[row] += texts[row]
-            asked.append(Request(row, list(said[row]), 3 + row, frozenset()))
+            params = SamplingParams(max_new_tokens=3 + row, stop=())
+            asked.append(new_request(model, list(said[row]), params, index=row))
         before = [int(length) for length in state.lengths]
         engine = qwenlab.Engine(model, 4, strategy="early-stop", state=state)
-        engine.enter(asked)
+        for request in asked:
+            engine.add_request(request)
         engine.run()
         assert engine.stats.prefill_tokens == sum(len(r.prompt) - before[r.index] for r in asked)
         for request in asked:
@@ -442,16 +448,20 @@ def test_a_decode_step_moves_and_makes_nothing(model):
     engine.step()
     seen = []
     for name in ("move", "reset", "put", "select"):
-        setattr(engine.rows.state, name, lambda *args, name=name: seen.append(name))
-    forward, ids = model.forward, []
-    model.forward = lambda *args, **kwargs: (
-        ids.append(args[0].shape) or seen.append(kwargs["rows"]) or forward(*args, **kwargs)
-    )
+        setattr(engine.runner.state, name, lambda *args, name=name: seen.append(name))
+    compute, ids = model.compute, []
+
+    def noted(batch, **options):
+        ids.append(batch.input_ids.shape)
+        seen.append(batch.rows)
+        return compute(batch, **options)
+
+    model.compute = noted
     try:
         for _ in range(3):
             engine.step()
     finally:
-        del model.forward
+        del model.compute
     assert ids == [(3, 1)] * 3 and seen == [range(3)] * 3
 
 
@@ -498,7 +508,7 @@ def test_soak(dense):
             if i in (500, total - 1):
                 gc.collect()
                 used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-                marks.append((tracemalloc.get_traced_memory()[0], engine.rows.state.nbytes, used))
+                marks.append((tracemalloc.get_traced_memory()[0], engine.runner.state.nbytes, used))
     finally:
         tracemalloc.stop()
     assert done == total == engine.stats.finished

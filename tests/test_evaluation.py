@@ -15,7 +15,7 @@ import torch
 from helpers import count, with_marks
 
 import qwenlab
-from qwenlab.batching.request import make_requests
+from qwenlab.engine.request import make_requests
 from qwenlab.tasks import answering, evaluate, extract_answer, grade, load_problems, problem_prompts
 from qwenlab.tasks.evaluation import wilson
 from qwenlab.tasks.problems import Problem
@@ -203,11 +203,11 @@ class Small:
     def __getattr__(self, name):
         return getattr(self.model, name)
 
-    def __call__(self, input_ids, *arguments, **options):
+    def compute(self, batch, **options):
         self.after -= 1
-        if len(input_ids) > self.most and self.after < 0:
+        if len(batch.input_ids) > self.most and self.after < 0:
             raise torch.OutOfMemoryError("out of memory")
-        return self.model(input_ids, *arguments, **options)
+        return self.model.compute(batch, **options)
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-hybrid"])
@@ -239,7 +239,7 @@ def test_one_row_too_many_is_raised_and_what_was_answered_is_kept(tiny, problems
 
 def test_auto_takes_what_memory_allows(tiny, problems, monkeypatch, capsys):
     model, tokenizer = tiny
-    requests = make_requests(model, problem_prompts(tokenizer, problems), 8, 100, None, 0.0, 0, 1.0, 1.0, 0)
+    requests = make_requests(model, problem_prompts(tokenizer, problems), 8, max_new_tokens=100)
     longest = max(len(request.prompt) for request in requests) + 100
     state = model.new_state(1, longest).nbytes  # what the row's keys and values take
     for free, most in [(0, 1), (3 * state, 1), (300 * state, 100), (10**12, 256)]:
@@ -266,7 +266,7 @@ def test_the_estimate_holds_what_a_run_takes(tiny, problems):
         engine.submit(prompt, max_new_tokens=100, stop=())
     engine.run()
     longest = max(map(len, prompts)) + 100
-    assert engine.rows.state.nbytes <= 8 * 2 * model.new_state(1, longest).nbytes
+    assert engine.runner.state.nbytes <= 8 * 2 * model.new_state(1, longest).nbytes
 
 
 @pytest.mark.filterwarnings("ignore:request .+ its logits are NaN")

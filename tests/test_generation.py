@@ -8,7 +8,7 @@ import torch
 from helpers import FAMILIES, alone_greedy, alone_logits, count, random_prompts
 
 import qwenlab
-from qwenlab.batching.scheduler import POLICIES
+from qwenlab.engine.scheduler import POLICIES
 from qwenlab.fast import linear
 
 
@@ -280,15 +280,17 @@ def test_bad_input_says_so_in_one_line(dense, prompts, options, message):
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 3, "top_p": 0.5}])
-def test_nan_logits_end_their_own_request_and_are_named(dense, options):
+def test_nan_logits_end_their_own_request_and_are_named(dense, options, monkeypatch):
     kept = qwenlab.generate(dense, [[1, 2]], **options)
 
-    def row_1_of_the_first_pass(module, inputs, logits):
-        hook.remove()
-        logits[1] = float("nan")
+    def row_1_of_the_first_pass(batch, **options):
+        logits = compute(batch, **options)
+        if not ended:
+            logits[1] = float("nan")
+        return logits
 
-    hook = dense.register_forward_hook(row_1_of_the_first_pass)
-    ended = []
+    compute, ended = dense.compute, []
+    monkeypatch.setattr(dense, "compute", row_1_of_the_first_pass)
     with pytest.warns(UserWarning, match="^request 1: its logits are NaN after 0 new tokens$"):
         result = qwenlab.generate(dense, [[1, 2], [3]], **options, on_finish=ended.append)
     assert (result[1].finish_reason, result[1].token_ids, result[1].logprobs) == ("error", [], [])

@@ -282,7 +282,7 @@ def test_options_that_would_spoil_the_weights_are_refused(base, problems, tmp_pa
 def test_a_model_whose_logits_are_nan_is_not_trained_on(base, problems):
     model, tokenizer = base
     before = model.model.norm.weight.clone()
-    hook = model.register_forward_hook(lambda module, inputs, out: out.fill_(float("nan")))
+    hook = model.model.register_forward_hook(lambda module, inputs, out: out.fill_(float("nan")))
     try:
         with pytest.raises(TrainingError, match=r"^step 0: request 0: its logits are NaN after 0 new tokens$"):
             grpo(model, tokenizer, problems, steps=1, **SMALL)

@@ -8,8 +8,8 @@ from helpers import difference
 from small_checkpoint import VOCAB
 from small_tokenizer import write_small_tokenizer
 
-from qwenlab.batching.generation import generate
-from qwenlab.batching.padding import left_pad
+from qwenlab.engine.generation import generate
+from qwenlab.engine.padding import left_pad
 from qwenlab.loading import load
 from qwenlab.model.config import Config
 from qwenlab.model.model import Model

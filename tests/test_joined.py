@@ -7,7 +7,7 @@ import torch
 from helpers import difference, random_model
 from torch import nn
 
-from qwenlab.batching.generation import generate
+from qwenlab.engine.generation import generate
 from qwenlab.model.weights import load_weights, save_weights
 
 IDS = torch.tensor([[7, 3, 9, 1], [4, 4, 2, 8]])

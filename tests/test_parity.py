@@ -4,8 +4,8 @@ import pytest
 import torch
 from helpers import difference
 
-from qwenlab.batching.generation import generate
-from qwenlab.batching.padding import left_pad
+from qwenlab.engine.generation import generate
+from qwenlab.engine.padding import left_pad
 from qwenlab.model.config import Config
 from qwenlab.model.model import Model
 from qwenlab.model.weights import load_weights

@@ -9,12 +9,12 @@ import torch
 from helpers import alone_logits, count, random_prompts
 
 import qwenlab
-from qwenlab.batching.request import Request
-from qwenlab.batching.sampling import inverse_cdf, logprobs_of, most_probable, penalise, sample
+from qwenlab.engine.request import Request, SamplingParams
+from qwenlab.engine.sampling import inverse_cdf, logprobs_of, most_probable, penalise, sample, uniform
 
 
 def request(index=0, prompt=(1,), **options):
-    return Request(index, list(prompt), 10, frozenset(), **options, stream=(3, index, 0))
+    return Request(index, list(prompt), params=SamplingParams(**options), stream=(3, index, 0))
 
 
 def slow_kept(logits, temperature, top_k, top_p):
@@ -45,11 +45,11 @@ def test_kept_ids_are_the_definition(seed):
         )
         for row in range(rows)
     ]
-    scaled = (logits - logits.amax(-1, keepdim=True)) / torch.tensor([[r.temperature] for r in requests])
+    scaled = (logits - logits.amax(-1, keepdim=True)) / torch.tensor([[r.params.temperature] for r in requests])
     kept = most_probable(scaled, requests)
     for row, r in enumerate(requests):
         assert kept[row].nonzero()[:, 0].tolist() == sorted(
-            slow_kept(logits[row].tolist(), r.temperature, r.top_k, r.top_p)
+            slow_kept(logits[row].tolist(), r.params.temperature, r.params.top_k, r.params.top_p)
         )
 
 
@@ -88,7 +88,8 @@ def test_pads_are_never_seen(dense):
     seen = []
 
     def always_33(logits, requests):
-        seen.append([r.seen_ids(320, "cpu").nonzero()[:, 0].tolist() for r in requests])
+        ones = torch.ones(len(requests), 320)
+        seen.append([row.nonzero()[:, 0].tolist() for row in penalise(ones, requests) != 1])
         return torch.full((len(requests),), 33)
 
     qwenlab.generate(dense, prompts, max_new_tokens=3, stop=(), repetition_penalty=2.0, sampler=always_33)
@@ -132,11 +133,15 @@ def test_a_stream_is_the_requests_own(dense):
 
 def test_large_seeds_do_not_collide():
     """A seed of 2^32 must not be read as seed 0 of another request."""
-    first = [
-        Request(0, [1], 1, frozenset(), stream=stream).next_uniform()
-        for stream in [(2**32, 0, 0), (0, 1, 0), (0, 0, 1)]
-    ]
-    assert len(set(first)) == 3
+    streams = [(2**32, 0, 0), (0, 1, 0), (0, 0, 1)]
+    assert len({uniform(stream, 0) for stream in streams}) == 3
+
+
+@pytest.mark.parametrize("place", [0, 1, 63, 64, 65, 200])
+def test_a_number_belongs_to_its_place_in_the_stream(place):
+    """Whatever was drawn before: also the first that is asked for may be the 200th."""
+    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(9, spawn_key=(place, 2))))
+    assert uniform((9, place, 2), place) == generator.random(place + 1)[place]
 
 
 def test_logprobs_are_of_the_whole_distribution(dense):
@@ -156,7 +161,7 @@ def slow_answer(model, prompt, cap, stop, temperature, top_k, top_p, penalty, st
     seed, *key = stream
     uniforms = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key))).random(cap).tolist()
     ids, logprobs = list(prompt), []
-    for uniform in uniforms:
+    for number in uniforms:
         logits = alone_logits(model, ids)[-1].double().tolist()
         for seen in set(ids):
             logits[seen] = logits[seen] / penalty if logits[seen] > 0 else logits[seen] * penalty
@@ -165,7 +170,7 @@ def slow_answer(model, prompt, cap, stop, temperature, top_k, top_p, penalty, st
         if temperature:
             kept = slow_kept(logits, temperature, top_k, top_p)
             line = torch.zeros_like(scaled).index_put((torch.tensor(kept),), scaled[kept].softmax(-1)).cumsum(-1)
-            token_id = int(torch.searchsorted(line, uniform * float(line[-1]), right=True))
+            token_id = int(torch.searchsorted(line, number * float(line[-1]), right=True))
         logprobs.append(float(scaled.log_softmax(-1)[token_id]))
         if token_id in stop:
             return ids[len(prompt) :], token_id, logprobs
@@ -250,12 +255,12 @@ def test_a_sampler_may_scribble_on_its_logits(dense):
     (kept[0] * torch.ones(1, requires_grad=True)).sum().backward()
 
 
-def test_finished_rows_are_not_penalised(dense):
-    """In a static batch a finished row waits for the others; it needs no record of what it has seen any more."""
-    result = qwenlab.generate(
-        dense, [[1], [2]], max_new_tokens=[1, 4], stop=(), repetition_penalty=1.5, strategy="static"
-    )
-    assert all(request._seen is None for request in result)
+def test_finished_rows_are_not_penalised():
+    """In a static batch a finished row waits for the others; what it has seen is of no interest."""
+    ended, running = (request(prompt=[0, 1], repetition_penalty=2.0) for _ in range(2))
+    ended.finish_reason = "stop"
+    logits = torch.tensor([[2.0, -2.0, 5.0]] * 2)
+    assert penalise(logits, [ended, running]).tolist() == [[2.0, -2.0, 5.0], [1.0, -4.0, 5.0]]
 
 
 class NoDouble(torch.Tensor):
@@ -271,15 +276,13 @@ class NoDouble(torch.Tensor):
         return result
 
 
-def test_a_device_without_float64_draws_the_same_ids(dense):
+def test_a_device_without_float64_draws_the_same_ids(dense, monkeypatch):
     prompts = random_prompts(random.Random(8), 4, 12)
     options = {"max_new_tokens": 8, "stop": (), "temperature": [0.0, 0.7, 1.0, 2.0], "top_p": [1.0, 1.0, 0.8, 1.0]}
     options |= {"top_k": [0, 0, 0, 9], "repetition_penalty": [1.0, 1.2, 1.0, 1.0], "seed": 3}
     expected = qwenlab.generate(dense, prompts, **options)
-    hook = dense.register_forward_hook(lambda module, inputs, logits: logits.as_subclass(NoDouble))
-    try:
-        result = qwenlab.generate(dense, prompts, **options)
-    finally:
-        hook.remove()
+    compute = dense.compute
+    monkeypatch.setattr(dense, "compute", lambda *args, **own: compute(*args, **own).as_subclass(NoDouble))
+    result = qwenlab.generate(dense, prompts, **options)
     assert result.token_ids == expected.token_ids
     assert [request.logprobs for request in result] == [request.logprobs for request in expected]

@@ -7,7 +7,9 @@ import torch
 from helpers import FAMILIES, alone_greedy, count, random_prompts
 
 import qwenlab
-from qwenlab.batching.scheduler import POLICIES
+from qwenlab.engine.prefix import share
+from qwenlab.engine.request import make_requests
+from qwenlab.engine.scheduler import POLICIES
 
 
 def generate_both(model, prompts, shared, **options):
@@ -95,20 +97,18 @@ def test_random_sharing(model, seed):
 
 def test_whoever_waits_finds_another_reader(model):
     """The one who reads for all is cancelled, or breaks off: the next in line takes over."""
-    from qwenlab.batching.prefix import share
-    from qwenlab.batching.request import make_requests
-
     prompt = list(range(40))
-    requests = make_requests(model, [prompt], 3, 4, (), 0.0, 0, 1.0, 1.0, 0)
-    share(requests, 3, everybody=False)
+    requests = make_requests(model, [prompt], 3, max_new_tokens=4, stop=())
+    share(requests, 3)
     engine = qwenlab.Engine(model, slots=3, chunk=10)
-    engine.enter(requests)
+    for request in requests:
+        engine.add_request(request)
     engine.step()
-    assert [r.read for r in requests] == [10, 0, 0]
+    assert [r.num_computed_tokens for r in requests] == [10, 0, 0]
     assert [event.kind for event in engine.stats.events] == ["prefill", "idle", "idle"]
     engine.cancel(requests[0])
     engine.step(), engine.step()
-    assert sorted(r.read for r in requests[1:]) == [0, 20]
+    assert sorted(r.num_computed_tokens for r in requests[1:]) == [0, 20]
     with pytest.raises(KeyboardInterrupt):
         hook = model.model.register_forward_pre_hook(interrupt)
         try:

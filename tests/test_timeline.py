@@ -7,8 +7,8 @@ from bs4 import BeautifulSoup
 from helpers import random_model
 
 from qwenlab import Engine, generate
-from qwenlab.batching.results import Event
-from qwenlab.batching.scheduler import POLICIES
+from qwenlab.engine.results import Event
+from qwenlab.engine.scheduler import POLICIES
 from qwenlab.teach import explore, image, palette, timeline
 
 EVENTS = [

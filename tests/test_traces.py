@@ -303,20 +303,19 @@ def test_only_what_is_right_is_kept(made):
 
 
 @pytest.mark.filterwarnings("ignore:request .+ its logits are NaN")
-def test_an_answer_that_ended_with_an_error_is_no_trace(tiny, tmp_path):
+def test_an_answer_that_ended_with_an_error_is_no_trace(tiny, tmp_path, monkeypatch):
     """All but one answer break off within their text: the file of the others says why."""
-    passes = []
+    passes, compute = [], tiny[0].compute
 
-    def poison(module, inputs, out):
+    def poison(batch, **options):
+        logits = compute(batch, **options)
         passes.append(1)
         if len(passes) == 12:
-            out[1:] = float("nan")
+            logits[1:] = float("nan")
+        return logits
 
-    hook = tiny[0].register_forward_hook(poison)
-    try:
-        traces = make_traces(*tiny, PROBLEMS[:4], tmp_path / "r", max_new_tokens=128, only_right=False, plain=True)
-    finally:
-        hook.remove()
+    monkeypatch.setattr(tiny[0], "compute", poison)
+    traces = make_traces(*tiny, PROBLEMS[:4], tmp_path / "r", max_new_tokens=128, only_right=False, plain=True)
     rejected = [json.loads(line) for line in (tmp_path / "r" / "rejected.jsonl").read_text().splitlines()]
     assert len(traces) == 1 and [record["number"] for record in rejected] == [1, 2, 3]
     assert all("its logits are NaN after 11 new tokens" in record["error"] for record in rejected)

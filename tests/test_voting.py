@@ -137,7 +137,7 @@ def test_votes_and_their_numbers_are_what_plain_loops_count(tiny, voted):
 
 
 def test_the_samples_read_their_prompt_once(tiny, monkeypatch):
-    from qwenlab.batching.engine import Engine
+    from qwenlab.engine.engine import Engine
 
     engines, make = [], Engine.__init__
     monkeypatch.setattr(Engine, "__init__", lambda self, *a, **k: engines.append(self) or make(self, *a, **k))

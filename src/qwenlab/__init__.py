@@ -14,17 +14,19 @@ HOME = {
     "State": "qwenlab.model.state",
     "Tokenizer": "qwenlab.text.tokenizer",
     "masked_softmax": "qwenlab.model.softmax",
-    "left_pad": "qwenlab.batching.padding",
-    "position_ids": "qwenlab.batching.padding",
-    "causal_mask": "qwenlab.batching.masks",
-    "combined_mask": "qwenlab.batching.masks",
-    "generate": "qwenlab.batching.generation",
-    "Engine": "qwenlab.batching.engine",
-    "sample": "qwenlab.batching.sampling",
+    "left_pad": "qwenlab.engine.padding",
+    "position_ids": "qwenlab.engine.padding",
+    "causal_mask": "qwenlab.engine.masks",
+    "combined_mask": "qwenlab.engine.masks",
+    "generate": "qwenlab.engine.generation",
+    "Engine": "qwenlab.engine.engine",
+    "SamplingParams": "qwenlab.engine.request",
+    "RequestOutput": "qwenlab.engine.request",
+    "sample": "qwenlab.engine.sampling",
     "Chat": "qwenlab.tasks.conversation",
     "QwenlabError": "qwenlab.errors",
 }
-PACKAGES = ("batching", "bench", "model", "tasks", "teach", "text")
+PACKAGES = ("bench", "engine", "model", "tasks", "teach", "text")
 
 __all__ = sorted(HOME)
 

@@ -1,1 +1,3 @@
-"""Many requests in one forward pass: padding, masks, sampling and the generation loop."""
+"""Where the engine was until it got a package of its own."""
+
+raise ImportError("qwenlab.batching is now qwenlab.engine")

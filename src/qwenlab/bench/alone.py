@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from qwenlab.batching.padding import left_pad
+from qwenlab.engine.padding import left_pad
 
 LOGITS_BYTES = 256 * 2**20  # how large the logits of one rectangle may become
 

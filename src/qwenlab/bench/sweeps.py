@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from qwenlab.batching.generation import generate
 from qwenlab.bench.timing import Spread, alternate, in_columns, machine_name
+from qwenlab.engine.generation import generate
 from qwenlab.errors import whole
 from qwenlab.fast import linear
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from qwenlab.batching.generation import generate
-from qwenlab.batching.padding import left_pad
+from qwenlab.engine.generation import generate
+from qwenlab.engine.padding import left_pad
 from qwenlab.errors import QwenlabError
 from qwenlab.loading import choose_device, choose_dtype, find_checkpoint, first_line, load
 from qwenlab.model.config import Config

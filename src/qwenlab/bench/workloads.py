@@ -15,9 +15,9 @@ from time import perf_counter
 
 import torch
 
-from qwenlab.batching.generation import generate
 from qwenlab.bench.roofline import synchronise
 from qwenlab.bench.timing import Spread, alternate, in_columns, machine_name
+from qwenlab.engine.generation import generate
 from qwenlab.errors import QwenlabError, failure, whole
 
 STATUS = Path("/proc/self/status")

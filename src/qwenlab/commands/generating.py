@@ -45,8 +45,8 @@ def generate(
     ] = False,
 ) -> None:
     """Answer a file of prompts in batches."""
-    from qwenlab.batching import generation
     from qwenlab.bench import alone
+    from qwenlab.engine import generation
     from qwenlab.tasks import prompt_file
 
     prompts, blank = prompt_file.read_prompts(file)
@@ -95,7 +95,7 @@ def speed(how: str, stats) -> str:
 
 def mask_row(prompts: list[list[int]]) -> str:
     """The first row of the prompts' left-padded mask; counted out where a terminal line can't hold it."""
-    from qwenlab.batching.padding import left_pad
+    from qwenlab.engine.padding import left_pad
 
     row = "".join(str(int(real)) for real in left_pad(prompts, pad_id=0)[1][0])
     return row if len(row) <= 120 else f"{row.count('0')} x 0, then {row.count('1')} x 1"

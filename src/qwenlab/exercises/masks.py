@@ -4,8 +4,8 @@ import random
 
 import torch
 
-from qwenlab.batching.masks import causal_mask, combined_mask
-from qwenlab.batching.padding import left_pad
+from qwenlab.engine.masks import causal_mask, combined_mask
+from qwenlab.engine.padding import left_pad
 from qwenlab.teach.checking import exercise
 
 _INVERTED = "your mask is inverted: True means may see."

@@ -4,7 +4,7 @@ import random
 
 import torch
 
-from qwenlab.batching.padding import left_pad, position_ids
+from qwenlab.engine.padding import left_pad, position_ids
 from qwenlab.teach.checking import exercise
 
 # --- left-pad: (sequences, pad_id) -> input_ids (B, T) int64, attention_mask (B, T) bool ---

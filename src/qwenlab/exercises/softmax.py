@@ -4,8 +4,8 @@ import random
 
 import torch
 
-from qwenlab.batching.masks import combined_mask
-from qwenlab.batching.padding import left_pad
+from qwenlab.engine.masks import combined_mask
+from qwenlab.engine.padding import left_pad
 from qwenlab.model.softmax import masked_softmax
 from qwenlab.teach.checking import exercise
 

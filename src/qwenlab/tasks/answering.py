@@ -10,48 +10,58 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from qwenlab.batching.engine import Engine
-from qwenlab.batching.prefix import release, share
-from qwenlab.batching.request import Request
-from qwenlab.batching.results import Stats
 from qwenlab.console import say
+from qwenlab.engine.engine import Engine
+from qwenlab.engine.generation import ended
+from qwenlab.engine.prefix import share
+from qwenlab.engine.request import Request, RequestOutput
+from qwenlab.engine.results import Stats
 
 MOST_ROWS = 256  # more hardly gains speed, and the last answers wait longer for company
 MEMINFO = Path("/proc/meminfo")
 CHUNK = 256  # tokens of a prompt that a row reads in a step
 
 
-def answers(model, requests: list[Request], rows: int, strategy: str, samples: int, stats: Stats) -> Iterator[Request]:
-    """Runs the requests, at most `rows` at once, and yields each as it has ended.
+def answers(
+    model, requests: list[Request], rows: int, strategy: str, samples: int, stats: Stats
+) -> Iterator[RequestOutput]:
+    """Runs the requests, at most `rows` at once, and yields each answer as it ends.
 
-    Sample k of problem i has index i * samples + k, in that order; some may be missing. Those of one problem read
-    their prompt once. If memory runs out (torch.OutOfMemoryError), half as many rows go on where these were: an
-    answer keeps what it has said. With one row it is raised. `stats` counts the whole.
+    Sample k of problem i has index i * samples + k, in that order; some may be missing. Those of
+    one problem read their prompt once. If memory runs out (torch.OutOfMemoryError), half as many
+    rows go on where these were: an answer keeps what it has. With one row it is raised. `stats`
+    counts the whole.
     """
-    while requests:
-        engine = Engine(model, min(rows, len(requests)), chunk=CHUNK, strategy=strategy)
-        engine.stats, ended, going = stats, [], True
-        for _, group in groupby(requests, key=lambda request: request.index // samples):
-            share(list(group), samples, everybody=False)
-        for request in requests:
-            request.on_finish = ended.append
-        engine.enter(requests)
-        while going:
-            try:
-                going = engine.step()
-            except torch.OutOfMemoryError:
-                if engine.slots == 1:
-                    raise
-                rows, going = engine.slots // 2, False
-                with tqdm.external_write_mode(file=sys.stderr):
-                    say(f"out of memory with {engine.slots} answers at once; going on with {rows}, nothing is lost")
-            yield from ended
-            ended.clear()
-        requests = [request for request in requests if request.finish_reason is None]
-        for request in requests:
-            release(request)
-        del engine  # its state first, or the memory can't be given back
-        torch.cuda.empty_cache()
+    if not requests:
+        return
+    engine = Engine(model, min(rows, len(requests)), chunk=CHUNK, strategy=strategy)
+    engine.stats = stats
+    for _, group in groupby(requests, key=lambda request: request.index // samples):
+        share(list(group), samples)
+    for request in requests:
+        engine.add_request(request)
+    unfinished = dict.fromkeys(requests)
+    yield from ended(requests, unfinished)  # those that may not sample a token
+    while engine.has_unfinished():
+        try:
+            outputs = engine.step()
+        except torch.OutOfMemoryError:
+            if engine.slots == 1:
+                raise
+            outputs = None
+        if outputs is None:  # only here: the exception held on to what the step had made
+            halve(engine)
+            outputs = requests  # some may have ended before memory ran out
+        yield from ended(outputs, unfinished)
+
+
+def halve(engine: Engine) -> None:
+    """Goes on with half the slots, and says so."""
+    fewer = engine.slots // 2
+    with tqdm.external_write_mode(file=sys.stderr):
+        say(f"out of memory with {engine.slots} answers at once; going on with {fewer}, nothing is lost")
+    engine.resize(fewer)
+    torch.cuda.empty_cache()
 
 
 def rows_that_fit(model, requests: list[Request]) -> int:
@@ -61,7 +71,10 @@ def rows_that_fit(model, requests: list[Request]) -> int:
     text (it grows by doubling, and for a moment the old one is there too), what a layer holds while it reads, and its
     logits with what sampling makes of them.
     """
-    config, longest = model.config, max(len(request.prompt) + request.cap for request in requests)
+    config, longest = (
+        model.config,
+        max(len(request.prompt) + request.max_tokens for request in requests),
+    )
     one, two = (model.new_state(1, capacity).nbytes for capacity in (1, 2))
     reading = min(CHUNK, longest) * (4 * config.hidden_size + 3 * config.intermediate_size) * model.dtype.itemsize
     row = 3 * (one + (longest - 1) * (two - one)) + reading + 16 * config.vocab_size

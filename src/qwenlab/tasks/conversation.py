@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from qwenlab.batching.engine import Engine
-from qwenlab.batching.request import Request, check_options, is_list, plain, spread
-from qwenlab.batching.results import Stats
+from qwenlab.engine.engine import Engine
+from qwenlab.engine.request import Request, SamplingParams, is_list, new_request, plain, spread
+from qwenlab.engine.results import Stats
 from qwenlab.errors import whole
 
 
@@ -48,9 +48,8 @@ class Chat:
         """
         self.model, self.tokenizer, self.system, self.thinking = model, tokenizer, system, thinking
         self.batch_size = whole(batch_size, "batch_size", 1)
-        self.max_new_tokens = whole(max_new_tokens, "max_new_tokens of the chat", 1)
-        self.options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        check_options("the chat", max_new_tokens, **self.options)
+        whole(max_new_tokens, "max_new_tokens of the chat", 1)
+        self.params = SamplingParams(max_new_tokens, None, temperature, top_k, top_p, of="the chat")
         for first in (True, False):  # a template that can't is refused here, not in the second turn
             self._turn_ids("?", first)
         seeds = [whole(number, "seed", 0) for number in spread(seed, "seed", batch_size)]
@@ -58,7 +57,8 @@ class Chat:
         self.state = model.new_state(self.batch_size)
         self.requests: list[Request | None] = [None] * self.batch_size
         self.stats = Stats()
-        self.loop: Engine | None = None  # the turn that is being answered
+        self.loop: Engine | None = None  # the turn that is being answered ...
+        self.asked: list[Request] = []  # ... and its requests
 
     @property
     def token_ids(self) -> list[list[int]]:
@@ -104,21 +104,24 @@ class Chat:
         if not requests:
             return
         self._forget_what_is_wrong([request.index for request in requests])
-        loop = self.loop = Engine(self.model, self.batch_size, strategy="early-stop", state=self.state)
+        loop = Engine(self.model, self.batch_size, strategy="early-stop", state=self.state)
         self.stats = loop.stats = Stats(prompts=len(requests))  # with the events of every step
-        loop.enter(requests)
+        for request in requests:
+            loop.add_request(request)
+        self.asked = requests
+        self.loop = loop
         try:
-            while self.loop is loop and self._step(loop, requests):  # another turn may have begun meanwhile
+            while self.loop is loop and loop.has_unfinished():  # another turn may have begun meanwhile
+                self._step(loop, requests)
                 yield requests
         finally:
             if self.loop is loop:
                 self._end()
 
-    def _step(self, loop: Engine, requests: list[Request]) -> bool:
-        running = loop.step()
+    def _step(self, loop: Engine, requests: list[Request]) -> None:
+        loop.step()
         for request in requests:
             self.requests[request.index] = request
-        return running
 
     def _forget_what_is_wrong(self, rows: list[int]) -> None:
         """Empties rows that an earlier turn left invalid, with tokens of a turn that was never asked, or with NaN.
@@ -136,7 +139,7 @@ class Chat:
     def _end(self) -> None:
         """The turn is over; whoever is still answering is cut off."""
         if self.loop is not None:
-            for request in list(self.loop.open):
+            for request in self.asked:
                 self.loop.cancel(request)
             self.stats.seconds = self.loop.now()
             self.loop = None
@@ -161,8 +164,8 @@ class Chat:
                     f"context of {limit}"
                 )
             turn = self.requests[row].stream[2] + 1 if self.requests[row] else 0
-            cap, stream = min(self.max_new_tokens, room), (*self.streams[row], turn)
-            requests.append(Request(row, ids, cap, self.model.stop_ids, **self.options, stream=stream))
+            stream = (*self.streams[row], turn)
+            requests.append(new_request(self.model, ids, self.params, index=row, stream=stream))
         return requests
 
     def _turn_ids(self, text: str, first: bool) -> list[int]:

@@ -11,9 +11,9 @@ from time import perf_counter
 import torch
 from tqdm import tqdm
 
-from qwenlab.batching.engine import Engine
-from qwenlab.batching.request import Request, make_requests
-from qwenlab.batching.results import Stats
+from qwenlab.engine.engine import Engine
+from qwenlab.engine.request import RequestOutput, make_requests
+from qwenlab.engine.results import Stats
 from qwenlab.errors import whole
 from qwenlab.tasks.answering import answers, rows_that_fit
 from qwenlab.tasks.grading import extract_answer, grade
@@ -67,9 +67,17 @@ def evaluate(
         raise ValueError(f"{many}, expected at least 1 problem, each with its own number")
     limit = model.config.max_position_embeddings
     prompts = problem_prompts(tokenizer, problems, plain=plain, thinking=thinking, limit=limit)
-    sampling = (max_new_tokens, None, temperature, top_k, top_p, 1.0, problem_seeds(problems, seed))
     samples = whole(samples, "samples", 1, MOST_ANSWERS // len(problems))
-    requests = make_requests(model, prompts, samples, *sampling)
+    requests = make_requests(
+        model,
+        prompts,
+        samples,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=problem_seeds(problems, seed),
+    )
     stats = Engine(model, 1, strategy=strategy).stats  # a wrong strategy is named before there is a folder
     rows = rows_that_fit(model, requests) if batch_size == "auto" else whole(batch_size, "batch_size", 1)
     settings = identity(model, problems) | {"samples": samples, "max_new_tokens": max_new_tokens, "seed": seed}
@@ -99,7 +107,7 @@ def evaluate(
     return result
 
 
-def judged(tokenizer, problem: Problem, sample: int, request: Request) -> dict:
+def judged(tokenizer, problem: Problem, sample: int, request: RequestOutput) -> dict:
     """What is kept of one answer, as JSON values; `tokens` counts what was sampled, the stop id included."""
     prompt, text = tokenizer.decode(request.prompt), tokenizer.decode(request.token_ids)
     answer = extract_answer(text, thinking_open=opens_thinking(tokenizer, request.prompt))

@@ -13,8 +13,8 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from qwenlab.batching.generation import generate
-from qwenlab.batching.padding import left_pad
+from qwenlab.engine.generation import generate
+from qwenlab.engine.padding import left_pad
 from qwenlab.errors import flags, number, whole
 from qwenlab.tasks.evaluation import MOST_ANSWERS, judged
 from qwenlab.tasks.objective import (
@@ -213,7 +213,7 @@ def accumulate(
 
     Returns loss, divergence (mean over the tokens) and ratio as in `grpo`'s metrics; zeros where there is no answer.
     """
-    answers = sorted(answers, key=lambda answer: answer[0].size)
+    answers = sorted(answers, key=lambda answer: answer[0].num_tokens)
     tokens = sum(len(request.logprobs) for request, _ in answers)
     told = {"loss": 0.0, "divergence": 0.0, "ratio": 0.0}
     for start in range(0, len(answers), batch_size):

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from qwenlab.batching.request import Request, make_requests
-from qwenlab.batching.results import Stats
+from qwenlab.engine.request import Request, make_requests
+from qwenlab.engine.results import Stats
 from qwenlab.errors import QwenlabError, failure, flags, whole
 from qwenlab.tasks.answering import answers
 from qwenlab.tasks.evaluation import identity
@@ -197,8 +197,15 @@ def make_traces(
     whole(slots, "slots", 1)
     limit = model.config.max_position_embeddings
     prompts = problem_prompts(tokenizer, problems, plain=plain, limit=limit)
-    sampling = (max_new_tokens, None, temperature, top_k, top_p, 1.0, problem_seeds(problems, seed))
-    requests = make_requests(model, prompts, 1, *sampling)
+    requests = make_requests(
+        model,
+        prompts,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=problem_seeds(problems, seed),
+    )
     settings = {"task": "traces", "only_right": only_right} | identity(model, problems)
     settings |= {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
 

@@ -1,4 +1,4 @@
-"""Who may see whom, as one rectangle of booleans: the explicit path that lessons and tests compare with."""
+"""The explicit path: causal and padding mask in one tensor, which lessons and tests use."""
 
 from torch import Tensor
 
@@ -8,11 +8,11 @@ __all__ = ["causal_mask", "combined_mask"]
 
 
 def combined_mask(attention_mask: Tensor, queries: int | None = None) -> Tensor:
-    """Causal and padding in one: a query sees a key that is real and not after it.
+    """Causal and padding mask in one: a query sees the real keys up to its own position.
 
-    attention_mask (B, K) bool over all keys, True = real; `queries` = how many of the last columns ask (None = all).
-    Returns (B, 1, Q, K) bool, True = may attend; the 1 stands for the heads. A left pad's own row is all False.
-    Raises ValueError if `queries` isn't within 1..K.
+    attention_mask (B, K) bool covers all keys, True = real; the queries are the last `queries`
+    columns (None = all). Returns (B, 1, Q, K) bool, True = may attend; the 1 stands for the heads.
+    The row of a left pad is all False. Raises ValueError if `queries` isn't within 1..K.
     """
     keys = attention_mask.shape[1]
     queries = keys if queries is None else queries

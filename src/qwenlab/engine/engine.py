@@ -1,0 +1,299 @@
+"""The one loop of batched generation, left open: requests come and go while others run."""
+
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import wraps
+from operator import length_hint
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from qwenlab.engine.request import Request, RequestOutput, SamplingParams, new_request
+from qwenlab.engine.results import Stats
+from qwenlab.engine.runner import Runner
+from qwenlab.engine.sampling import checked, logprobs_of, penalise, sample
+from qwenlab.engine.scheduler import POLICIES, Scheduler
+from qwenlab.errors import whole
+from qwenlab.model.state import State
+
+KEPT_STEPS = 128  # an engine may run for ever: its events are those of so many last steps
+
+
+def one_at_a_time(method: Callable) -> Callable:
+    """Refuses a step within a step. After an exception nobody holds half a token, and what was
+    sampled has been told."""
+
+    def attempt(self):
+        try:
+            return method(self)
+        except BaseException:
+            self.recover()
+            raise
+
+    @wraps(method)
+    def guarded(self):
+        self.check_outside_of_step()
+        # A generator knows whether it runs, wherever an exception strikes; a flag might stay up.
+        self.under_way = (attempt(self) for _ in range(1))
+        (outputs,) = self.under_way
+        return outputs
+
+    return guarded
+
+
+class Engine:
+    """Answers requests as they come, at most `slots` at once.
+
+    Each output equals that prompt's output alone. token_budget: most tokens, of prompts and
+    answers, that the slots may hold together (None = no limit). Before a step could exceed it, the
+    youngest request is preempted; later it reads its prompt and its answer so far again, and goes
+    on as if nothing had happened. chunk: most tokens of a prompt that a slot reads per step, so
+    that a long prompt doesn't keep the others waiting.
+
+    strategy and sampler are those of `generate`; strategies other than "continuous" read prompts
+    whole. With a `state` of the caller's, a request runs in the slot that its index names: what the
+    slot holds is the beginning of the prompt and isn't read again. `stats` counts from the start
+    on, and has the events of the last 128 steps. Raises ValueError naming the option and what was
+    expected.
+    """
+
+    def __init__(
+        self,
+        model,
+        slots: int = 64,
+        token_budget: int | None = None,
+        chunk: int = 256,
+        *,
+        strategy: str = "continuous",
+        sampler: Callable | None = None,
+        state: State | None = None,
+    ) -> None:
+        if strategy not in POLICIES:
+            known = ", ".join(POLICIES)
+            raise ValueError(f"strategy is {strategy!r}, expected one of {known}")
+        if is_compiled(model):
+            raise ValueError(
+                "the model went through torch.compile, expected the plain one: its state changes "
+                "in place"
+            )
+        policy = POLICIES[strategy]
+        whole(slots, "slots", 1)
+        whole(chunk, "chunk", 1)
+        if token_budget is not None:
+            whole(token_budget, "token_budget", 2)  # a prompt of one token, and one new token
+            if not policy.leave:
+                raise ValueError(
+                    "token_budget needs finished rows to leave, and strategy "
+                    f"{strategy!r} keeps them"
+                )
+        if not policy.join:
+            chunk = model.config.max_position_embeddings
+        slots = min(slots, policy.most or slots)
+        self.model = model
+        self.sampler = checked(sampler) if sampler else sample
+        self.scheduler = Scheduler(slots, strategy, token_budget, chunk, pinned=state is not None)
+        self.runner = Runner(model, slots, state)
+        self.stats = Stats(plans=deque(maxlen=KEPT_STEPS))
+        self.began = perf_counter()
+        self.under_way: Generator | None = None  # the last step
+        self.key = object()  # marks the requests of this engine
+
+    @property
+    def slots(self) -> int:
+        return self.scheduler.slots
+
+    @property
+    def token_budget(self) -> int | None:
+        return self.scheduler.token_budget
+
+    def now(self) -> float:
+        """Seconds since the engine was made."""
+        return perf_counter() - self.began
+
+    # --- Requests ----------------------------------------------------------------------------
+
+    def submit(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        on_token: Callable[[int, int], None] | None = None,
+        **options,
+    ) -> Request:
+        """Queues a prompt; its answer grows in `token_ids` until it has a `finish_reason`.
+
+        `params`, or the options of SamplingParams by name. The seed alone names the random numbers,
+        so the answer is that of generate(model, [prompt], seed=[seed]). `on_token(index, token_id)`
+        is called for every id but a stop id; if it raises, this request ends with "error" and a
+        warning. Times count from here. Raises ValueError for a wrong option, and for a prompt that
+        leaves no room for a new token, with its length and the limit.
+        """
+        if params is None:
+            params = SamplingParams(**options, of="prompt 0")
+        elif options:
+            raise ValueError(f"submit got params, and {', '.join(options)} beside it")
+        own = {"stream": (params.seed, 0, 0), "on_token": on_token}
+        request = new_request(self.model, prompt, params, self.token_budget, **own)
+        request.index = self.scheduler.num_arrived
+        self.stats.prompts += 1
+        self.add_request(request)
+        return request
+
+    def add_request(self, request: Request) -> None:
+        """Queues a request that was made elsewhere, by `make_requests` or `new_request`.
+
+        Raises ValueError if an engine has it already, or if it can't have the slot that its index
+        names in a state of the caller's.
+        """
+        if request.engine is not None:
+            raise ValueError(f"request {request.index} was added to an engine before")
+        held = 0
+        if self.scheduler.pinned:
+            held = self.runner.held(request)
+        request.engine = self.key
+        self.scheduler.add(request, held)
+        self.stats.requests += 1
+        self.stats.finished = self.scheduler.num_finished
+
+    def cancel(self, request: Request) -> None:
+        """Ends a request with "cancelled" and what it has so far; the next step frees its slot.
+
+        A finished request stays as it is. Raises ValueError for another engine's request.
+        """
+        self.check_own(request)
+        if not self.stepping:
+            self.recover()
+        if request.finish_reason is None:
+            self.scheduler.finish(request, "cancelled")
+            self.stats.finished = self.scheduler.num_finished
+
+    def has_unfinished(self) -> bool:
+        """Whether there is anything left to do: what loops over `step` ask."""
+        return self.scheduler.has_unfinished()
+
+    # --- The loop ----------------------------------------------------------------------------
+
+    @one_at_a_time
+    def step(self) -> list[RequestOutput]:
+        """One step for every running request. Returns the outputs that it changed, if any.
+
+        Logits that are NaN end their request with "error" and a warning; the others go on. If an
+        exception interrupts the step, a Ctrl-C for example, the next one preempts everybody, and
+        the answers go on as if nothing had happened. Raises ValueError within another step.
+        """
+        started = perf_counter()
+        plan = self.scheduler.schedule()
+        logits = self.runner.execute(plan)
+        tokens, logprobs = self.sample(logits, plan.sampled)
+        outputs = self.scheduler.update(plan, tokens, logprobs)
+        self.stats.record(plan, perf_counter() - started)
+        return self.report(outputs)
+
+    @torch.inference_mode()
+    def sample(
+        self, logits: Tensor | None, requests: tuple[Request, ...]
+    ) -> tuple[list[int], list[float]]:
+        """One token per request, and its log-probability, on the host."""
+        if not requests:
+            return [], []
+        logits = penalise(logits, requests)
+        token_ids = self.sampler(logits, requests)
+        logprobs = logprobs_of(logits, token_ids, requests)
+        self.runner.keep(token_ids, requests)
+        return token_ids.tolist(), logprobs.tolist()  # the one place that waits for the device
+
+    def report(self, outputs: list[RequestOutput]) -> list[RequestOutput]:
+        """Calls each request's on_token, counts what is new, and warns of errors."""
+        self.tell(outputs)
+        self.stats.finished = self.scheduler.num_finished
+        sampled = self.stats.sampled_tokens + self.scheduler.num_unreported()
+        # One statement, so that no exception strikes between counting and forgetting.
+        self.stats.sampled_tokens, self.scheduler.unreported = sampled, {}
+        for error in [output.error for output in outputs if output.error]:
+            warnings.warn(error, stacklevel=6)
+        return outputs
+
+    def tell(self, requests: Iterable[Request]) -> None:
+        """Calls on_token for each token that it has not heard. If it raises, its request ends."""
+        for request in requests:
+            while request.on_token is not None and length_hint(request.untold):
+                try:
+                    # One statement: whatever strikes here, a token is used up only by telling it.
+                    request.on_token(request.index, next(request.untold))
+                except Exception as error:
+                    what = f"its on_token raised {type(error).__name__}: {error}"
+                    self.scheduler.finish(request, "error", what)
+
+    def recover(self) -> None:
+        """After an interrupted step: half-taken tokens are taken back, the others told.
+
+        The next step returns them, and goes through this again if it is interrupted itself.
+        """
+        if self.scheduler.in_flight:
+            self.scheduler.preempt_all()
+        self.tell(list(self.scheduler.unreported))
+
+    def run(self) -> None:
+        """Steps until every request is finished."""
+        while self.has_unfinished():
+            self.step()
+
+    def stream(self, request: Request) -> Iterator[int]:
+        """The ids of one request as they are sampled; stepping serves all.
+
+        Leave the iterator early, and the request still runs. Raises ValueError for another engine's
+        request.
+        """
+        self.check_outside_of_step()
+        self.check_own(request)
+        return self._ids(request)
+
+    def _ids(self, request: Request) -> Iterator[int]:
+        told = 0
+        while True:
+            while told < len(request.token_ids):
+                yield request.token_ids[told]
+                told += 1
+            if request.finish_reason is not None:
+                return
+            self.step()
+
+    def resize(self, slots: int) -> None:
+        """Goes on with another number of slots, when memory ran out for example.
+
+        The state is given back and made anew; running requests are preempted and keep what they
+        have. Raises ValueError within a step, and for an engine with a state of the caller's.
+        """
+        self.check_outside_of_step()
+        whole(slots, "slots", 1)
+        if self.scheduler.pinned:
+            raise ValueError("resize can't change the slots of a caller's own state")
+        self.scheduler.resize(slots)
+        self.runner = Runner(self.model, slots)
+
+    # --- Refusals ----------------------------------------------------------------------------
+
+    @property
+    def stepping(self) -> bool:
+        return self.under_way is not None and self.under_way.gi_running
+
+    def check_outside_of_step(self) -> None:
+        if self.stepping:
+            raise ValueError(
+                "step was called from within a step of the same engine: a callback or a sampler "
+                "may submit and cancel, but not step, run or stream"
+            )
+
+    def check_own(self, request: Request) -> None:
+        if request.engine is not self.key:
+            raise ValueError(
+                f"request {request.index} is not this engine's: expected one that its submit "
+                "returned"
+            )
+
+
+def is_compiled(model) -> bool:
+    wrapped = hasattr(model, "_orig_mod")
+    return wrapped or getattr(model, "_compiled_call_impl", None) is not None
