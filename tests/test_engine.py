@@ -9,12 +9,12 @@ from functools import cache
 
 import pytest
 import torch
-from helpers import FAMILIES, alone_greedy, count, random_prompts
+from helpers import FAMILIES, alone_greedy, count, difference, random_prompts
 
 import qwenlab
 from qwenlab.engine.results import Event
 from qwenlab.engine.scheduler import POLICIES
-from qwenlab.model import call
+from qwenlab.fast import attention
 
 NEVER = 10**9
 
@@ -115,7 +115,7 @@ class Workload:
 def test_random_workloads(name, block, monkeypatch):
     """500 of them, half on each family: ids, ends and log-probabilities as alone; no budget exceeded, no slot lost."""
     if block % 2:
-        monkeypatch.setattr(call, "WORTH_A_PART", 2**12)  # attention in parts, small as these models are
+        monkeypatch.setattr(attention, "WORTH_A_PART", 2**12)  # attention in parts, small as these models are
     preempted = sum(Workload(family(name), random.Random(seed)).run() for seed in range(5 * block, 5 * block + 5))
     assert preempted > 0 or block, "the seeds must give budgets that force somebody out"
 
@@ -203,7 +203,8 @@ def test_the_youngest_gives_way_and_goes_on_where_it_was(model):
     for request, seed in ((old, 1), (young, 2)):
         expected = alone(model, request.prompt, seed=seed, **options)
         assert request.token_ids == expected.token_ids
-        assert request.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
+        ours, theirs = torch.tensor(request.logprobs), torch.tensor(expected.logprobs)
+        assert difference(ours, theirs) < 1e-5
 
 
 def test_nobody_is_overtaken_for_being_long(dense):
@@ -453,7 +454,7 @@ def test_a_decode_step_moves_and_makes_nothing(model):
 
     def noted(batch, **options):
         ids.append(batch.input_ids.shape)
-        seen.append(batch.rows)
+        seen.append(batch.slots)
         return compute(batch, **options)
 
     model.compute = noted

@@ -26,7 +26,7 @@ HOME = {
     "Chat": "qwenlab.tasks.conversation",
     "QwenlabError": "qwenlab.errors",
 }
-PACKAGES = ("bench", "engine", "model", "tasks", "teach", "text")
+PACKAGES = ("bench", "engine", "fast", "model", "tasks", "teach", "text")
 
 __all__ = sorted(HOME)
 

@@ -3,7 +3,7 @@
 Their weights lie one behind another in one block of memory, of which each module's own parameter is
 a view: nothing is held twice, and training, saving and changes in place see the published names.
 
-A weight is moved into its block only where it gets new memory anyway: when a model is optimized,
+A weight is moved into its block only where it gets new memory anyway: when a model is optimised,
 brought to another device or dtype, copied or unpickled. A call of the model moves nothing, so several
 threads may call it at once. It looks whether each weight still is the view that it was; if not (a
 parameter was replaced, or shares its memory with something else), and wherever a module does more
