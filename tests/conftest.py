@@ -2,19 +2,20 @@
 
 import os
 
-os.environ.setdefault(
-    "HF_HUB_OFFLINE", "1"
-)  # read when huggingface_hub is imported; a test that needs a hub starts its own
+# Both are read on import, of huggingface_hub and torch; a test that needs a hub starts its own.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start, too
 
 import pytest
 import torch
 from helpers import FAMILIES, FULL, random_model
 from hypothesis import HealthCheck, settings
 
-from qwenlab import cli
+from qwenlab.cli.main import main
 
 settings.register_profile("qwenlab", deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
 settings.load_profile("qwenlab")
+THREADS = torch.get_num_threads()
 
 
 # Files whose tests share nothing and take long: with `--dist loadgroup` each test goes to whatever process is idle.
@@ -30,11 +31,12 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(autouse=True)
-def no_gradients_by_accident():
+def switches_of_torch():
     """A test that changes the global switches of torch does not change the next test."""
     torch.manual_seed(0)
     yield
     torch.set_grad_enabled(True)
+    torch.set_num_threads(THREADS)  # commands choose their own
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +58,7 @@ def run(capsys, tmp_path, monkeypatch):
 
     def run(*arguments):
         with pytest.raises(SystemExit) as end:
-            cli.main([str(argument) for argument in arguments])
+            main([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
         return end.value.code, out, "".join(line for line in err.splitlines(keepends=True) if "qwenlab:" in line)
 

@@ -52,7 +52,7 @@ def test_a_text_file_is_answered_line_by_line(run, model):
     write("p.txt", "\ufeffhello\r\n\r\nwhat is the é?\n")
     code, out, err = run("generate", "--model", model, "p.txt", "--max-new-tokens", 5)
     assert code == 0
-    assert "p.txt: 1 blank line skipped" in err and "2 prompts" in err and "tokens/s" in err
+    assert "p.txt: skipped 1 blank line" in err and "2 prompts" in err and "tokens/s" in err
     assert "[line 1] " in out and "> hello\n" in out and "[line 3] " in out and "> what is the é?\n" in out
 
 
@@ -125,7 +125,7 @@ def test_check_alone_finds_every_answer_the_same(run, model, options):
     arguments = ["generate", "--model", model, "p.txt", "--max-new-tokens", 8, "--check-alone", "--output", "a.jsonl"]
     code, out, _ = run(*arguments, *options)
     assert code == 0
-    assert out.count("; same; ") == 3 and "answers that differ from the one alone: 0 of 3" in out
+    assert out.count("; same; ") == 3 and "completions that differ from those alone: 0 of 3" in out
     assert "in batches: " in out and "one by one: " in out and "largest difference of logits: " in out
     mask = out.partition("(0 pad, 1 real): ")[2].partition("\n")[0]
     with open("a.jsonl", encoding="utf-8") as file:
@@ -145,13 +145,13 @@ def test_check_alone_can_fail(run, model, monkeypatch):
             result[1].token_ids[2] = (result[1].token_ids[2] + 1) % 256
         return result
 
-    monkeypatch.setattr("qwenlab.engine.generation.generate", generate)
+    monkeypatch.setattr(qwenlab, "generate", generate)
     write("p.txt", "a\nhello there\n")
     code, out, _ = run("generate", "--model", model, "p.txt", "--max-new-tokens", 5, "--check-alone")
     assert code == 1
     assert "; DIFFERENT from new token 2 on (alone, its two best logits there are " in out
-    assert out.count("; same; ") == 1 and "alone it says:" in out
-    assert "answers that differ from the one alone: 1 of 2" in out
+    assert out.count("; same; ") == 1 and "completed alone:" in out
+    assert "completions that differ from those alone: 1 of 2" in out
 
 
 def test_comparing_in_small_rectangles_changes_nothing(model, monkeypatch):
@@ -273,7 +273,7 @@ def test_a_failure_that_is_not_the_users_is_one_line_and_status_1(run, model, mo
     def fail(*_, **__):
         raise RuntimeError("the device\nfell off")
 
-    monkeypatch.setattr("qwenlab.engine.generation.generate", fail)
+    monkeypatch.setattr(qwenlab, "generate", fail)
     write("p.txt", "a\n")
     assert refused(run, "generate", "--model", model, "p.txt", status=1) == "RuntimeError: the device fell off"
 
@@ -287,7 +287,7 @@ def test_without_a_command_the_help_is_shown(run):
 def test_closed_streams_stop_nobody(model, tmp_path, closed):
     """As under cron: what there is no place for is not said, and the answers are still written."""
     (tmp_path / "p.txt").write_text("a\nb\n")
-    command = f"'{sys.executable}' -m qwenlab.cli generate --model '{model}' p.txt --max-new-tokens 2"
+    command = f"'{sys.executable}' -m qwenlab generate --model '{model}' p.txt --max-new-tokens 2"
     done = subprocess.run(f"{command} --output a.jsonl {closed}", shell=True, cwd=tmp_path, capture_output=True)
     assert done.returncode == 0 and done.stdout == b"" and b"Error" not in done.stderr
     assert (tmp_path / "a.jsonl").read_text().count("\n") == 2
@@ -296,7 +296,7 @@ def test_closed_streams_stop_nobody(model, tmp_path, closed):
 def test_an_answer_that_the_terminal_cannot_write_is_escaped(model, tmp_path):
     """Not an error after all the work: an ASCII terminal, or a Windows one."""
     (tmp_path / "p.txt").write_text("café 👍\n", encoding="utf-8")
-    command = [sys.executable, "-m", "qwenlab.cli", "generate", "--model", model, "p.txt", "--max-new-tokens", "2"]
+    command = [sys.executable, "-m", "qwenlab", "generate", "--model", model, "p.txt", "--max-new-tokens", "2"]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert done.returncode == 0 and "> caf\\xe9 \\U0001f44d\n" in done.stdout
@@ -329,7 +329,7 @@ def test_an_answer_file_appears_whole_or_not(tmp_path):
 
 def test_the_installed_command_and_ctrl_c(model, tmp_path):
     (tmp_path / "p.txt").write_text("a\nb\n" * 400)
-    command = [sys.executable, "-m", "qwenlab.cli", "generate", "--model", model, "p.txt", "--strategy", "sequential"]
+    command = [sys.executable, "-m", "qwenlab", "generate", "--model", model, "p.txt", "--strategy", "sequential"]
     command += ["--max-new-tokens", "200", "--output", "a.jsonl"]
     process = subprocess.Popen(
         command,

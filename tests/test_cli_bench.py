@@ -3,9 +3,8 @@
 import json
 
 import pytest
-import torch
 
-from qwenlab import cli
+from qwenlab.cli.main import main
 
 QUICK = ["--batch", "1,3", "--prompt-tokens", "4", "--new-tokens", "3", "--repeats", "2"]
 
@@ -16,17 +15,10 @@ def run(capsys):
 
     def run(*options):
         with pytest.raises(SystemExit) as end:
-            cli.main(["bench", *options])
+            main(["bench", *options])
         return end.value.code, *capsys.readouterr()
 
     return run
-
-
-@pytest.fixture
-def threads():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def test_a_table_and_then_one_line_of_json(run):
@@ -43,7 +35,7 @@ def test_a_table_and_then_one_line_of_json(run):
     assert "6/6" in err and "{" not in err  # the bar: two sizes, one warm-up and two repeats each
 
 
-def test_dtype_and_threads_are_taken(run, threads):
+def test_dtype_and_threads_are_taken(run):
     status, out, _ = run("--model", "tiny", *QUICK, "--dtype", "bfloat16", "--threads", "1")
     found = json.loads(out.splitlines()[-1])
     assert status == 0 and found["dtype"] == "bfloat16" and found["machine"].endswith(", 1 thread")
@@ -85,7 +77,7 @@ def test_help_names_every_option(run):
         (["a-file"], "unexpected extra argument"),
     ],
 )
-def test_wrong_input_is_one_line_and_status_2(run, threads, options, complaint):
+def test_wrong_input_is_one_line_and_status_2(run, options, complaint):
     status, out, err = run("--model", "tiny", *QUICK, *options)
     assert status == 2 and out == ""
     (line,) = [line for line in err.splitlines() if line.strip()]

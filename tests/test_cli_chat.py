@@ -14,7 +14,8 @@ from helpers import hear_ctrl_c
 from small_checkpoint import write_small_checkpoint
 
 import qwenlab
-from qwenlab import cli, terminal
+from qwenlab import terminal
+from qwenlab.cli.main import main
 
 pty = pytest.importorskip("pty")
 ANSWER = "<think>\n12+5=17\n</think>\n\n\\boxed{17}\n"
@@ -27,7 +28,7 @@ def piped(capsys, monkeypatch):
     def run(given, *arguments):
         monkeypatch.setattr(sys, "stdin", None if given is None else io.TextIOWrapper(io.BytesIO(given)))
         with pytest.raises(SystemExit) as end:
-            cli.main(["chat", *map(str, arguments)])
+            main(["chat", *map(str, arguments)])
         return end.value.code, *capsys.readouterr()
 
     return run
@@ -43,7 +44,7 @@ class Terminal:
         self.keys, screen = pty.openpty()
         self.shown = b""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "qwenlab.cli", "chat", *map(str, arguments)],
+            [sys.executable, "-m", "qwenlab", "chat", *map(str, arguments)],
             stdin=screen,
             stdout=screen,
             stderr=screen,
@@ -108,7 +109,7 @@ def endless(tmp_path):
 def test_a_pipe_gives_an_answer_a_line_and_no_prompts(piped):
     code, out, err = piped("\ufeff12+5=?\r\n\n  \n/reset\n12+5=?".encode(), "--model", "tiny", "--device", "cpu")
     assert (code, out) == (0, ANSWER * 2)
-    assert err == "qwenlab: tiny, float32 on cpu\n"
+    assert err == "qwenlab: tiny, float32 on cpu, 1 thread\n"
 
 
 def test_lines_are_turns_of_one_conversation(piped, tmp_path):
@@ -170,7 +171,8 @@ def test_a_checkpoint_without_a_template_cannot_talk(piped, tmp_path):
 
 def test_at_a_terminal(at_terminal):
     screen = at_terminal("--model", "tiny", "--device", "cpu")
-    assert screen.until("> ") == f"qwenlab: tiny, float32 on cpu\nqwenlab: {terminal.HELP}\n> "
+    introduction = "qwenlab: tiny, float32 on cpu, 1 thread"
+    assert screen.until("> ") == f"{introduction}\nqwenlab: {terminal.HELP}\n> "
     screen.press("\n")
     assert screen.until("> ") == "\n> "
     screen.press("12+5=?\n")
@@ -207,7 +209,7 @@ def test_ctrl_c_ends_the_answer_then_the_talk(at_terminal, endless):
 
 
 def test_ctrl_c_ends_a_pipe(endless):
-    command = [sys.executable, "-m", "qwenlab.cli", "chat", "--model", str(endless), "--max-new-tokens", "900000"]
+    command = [sys.executable, "-m", "qwenlab", "chat", "--model", str(endless), "--max-new-tokens", "900000"]
     pipes = {stream: subprocess.PIPE for stream in ("stdin", "stdout", "stderr")}
     process = subprocess.Popen(command, preexec_fn=hear_ctrl_c, **pipes)
     process.stdin.write(b"a\nb\n")

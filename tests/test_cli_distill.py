@@ -14,7 +14,7 @@ from helpers import count, hear_ctrl_c
 from small_checkpoint import write_small_checkpoint
 
 import qwenlab
-from qwenlab import cli
+from qwenlab.cli.main import main
 from qwenlab.tasks.training import last_checkpoint
 
 STEPS = 60
@@ -22,10 +22,10 @@ STEPS = 60
 PROGRAM = """
 import sys, torch
 torch.set_num_threads(1)
-from qwenlab import cli
+from qwenlab.cli.main import main
 from qwenlab.tasks import distillation
 distillation.SAVE_EVERY = 5
-cli.main(sys.argv[1:])
+main(sys.argv[1:])
 """
 
 
@@ -105,7 +105,7 @@ def finish(*arguments) -> None:
     torch.set_num_threads(1)
     try:
         with pytest.raises(SystemExit) as end:
-            cli.main(command(*arguments))
+            main(command(*arguments))
         assert not end.value.code
     finally:
         torch.set_num_threads(threads)

@@ -48,7 +48,7 @@ def test_help_names_every_option(run, command):
 
 def test_evaluate_prints_its_table_and_goes_on(run):
     code, out, err = run("evaluate", *TINY, "--limit", 9, "--output", "run")
-    assert code == 0 and err == "qwenlab: tiny, float32 on cpu, 9 problems\n"
+    assert code == 0 and err == "qwenlab: tiny, float32 on cpu, 9 problems, 1 thread\n"
     right = sum(row["verdict"] for row in rows("run"))
     assert out.startswith(f"accuracy    {right / 9:.3f}, 95 % interval ") and "\nsubject " in out
     assert json.loads(open("run/summary.json").read())["accuracy"] == right / 9
@@ -106,8 +106,8 @@ def test_filters(run, data, options, ids):
         (["--data", "empty.jsonl"], "empty.jsonl: no problem in it"),
         (["--data", "bad.jsonl"], "bad.jsonl line 2: "),
         (["--data", "lacks.jsonl"], "lacks.jsonl line 1: answer is missing"),
-        (["--subject", "Algebra"], "tiny-test: no problem left of subject 'Algebra', expected product, "),
-        (["--level", "3"], "tiny-test: no problem left of level '3', expected none"),
+        (["--subject", "Algebra"], "tiny-test: no problem has subject 'Algebra', expected product, "),
+        (["--level", "3"], "tiny-test: no problem has level '3', expected none"),
         (["--limit", "0"], "limit"),
         (["--batch-size", "many"], "batch_size is 'many', expected a whole number of at least 1"),
         (["--batch-size", "0"], "batch_size is 0, expected a whole number of at least 1"),
@@ -146,7 +146,7 @@ def test_another_run_s_folder_is_refused(run, command):
 
 @pytest.mark.parametrize("output", [[], ["--output", "run"]])
 def test_ctrl_c_says_how_to_go_on(tmp_path, output):
-    command = [sys.executable, "-m", "qwenlab.cli", "evaluate", *map(str, TINY), "--batch-size", "4", *output]
+    command = [sys.executable, "-m", "qwenlab", "evaluate", *map(str, TINY), "--batch-size", "4", *output]
     process = subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=hear_ctrl_c
     )
@@ -155,6 +155,8 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, output):
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    how = "to go on from here in run, run the same command" if output else "without --output nothing is kept"
+    how = "run: finished answers are saved; run the same command to resume"
+    if not output:
+        how = "nothing was saved: that needs --output"
     assert process.returncode == 130 and out == "" and err == f"qwenlab: {how}\nqwenlab: interrupted\n"
     assert os.path.exists(tmp_path / "run" / "records.jsonl") == bool(output)

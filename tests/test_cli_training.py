@@ -7,7 +7,7 @@ import torch
 from small_checkpoint import write_small_checkpoint
 
 import qwenlab
-from qwenlab.cli import main
+from qwenlab.cli.main import main
 from qwenlab.tasks.training import last_checkpoint, read_metrics
 
 SMALL = "--lr 1e-3 --num-rollouts 4 --prompts-per-step 2 --batch-size 8 --max-new-tokens 24 --limit 8".split()

@@ -220,13 +220,25 @@ class App:
 
 
 def test_the_extension_marks_a_build_and_only_that(monkeypatch, tmp_path):
-    monkeypatch.delenv("QWENLAB_PAGE", raising=False)
+    names = {"QWENLAB_PAGE", "OMP_NUM_THREADS"}
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
     app = App(tmp_path / "cache")
     assert sphinx_page.setup(app)["parallel_read_safe"]
-    assert os.environ["QWENLAB_PAGE"] == "1"
+    assert os.environ["QWENLAB_PAGE"] == os.environ["OMP_NUM_THREADS"] == "1"
     for callback in app.events["build-finished"]:
         callback(app, None)
-    assert "QWENLAB_PAGE" not in os.environ
+    assert not names & set(os.environ)
+
+
+def test_a_build_keeps_the_threads_that_its_caller_chose(monkeypatch, tmp_path):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    app = App(tmp_path / "cache")
+    sphinx_page.setup(app)
+    assert os.environ["OMP_NUM_THREADS"] == "3"
+    for callback in app.events["build-finished"]:
+        callback(app, None)
+    assert os.environ["OMP_NUM_THREADS"] == "3"
 
 
 def test_a_page_at_an_old_address_leads_to_the_new_one(tmp_path):

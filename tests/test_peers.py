@@ -12,9 +12,8 @@ from helpers import SHAPE, alone_greedy, alone_logits, random_model
 from small_checkpoint import VOCAB, write_small_checkpoint
 
 from qwenlab import bench
-from qwenlab.bench import __main__ as command
 from qwenlab.bench import beside, roofline, twins
-from qwenlab.console import run_app
+from qwenlab.cli.main import main
 from qwenlab.fast import linear
 
 pytest.importorskip("transformers")
@@ -36,11 +35,11 @@ def small_shape(monkeypatch):
 
 @pytest.fixture
 def run(capsys):
-    """Runs `python -m qwenlab.bench peers` with these options; its status, stdout and stderr."""
+    """Runs `qwenlab peers` with these options; its status, stdout and stderr."""
 
     def run(*options):
         with pytest.raises(SystemExit) as end:
-            run_app(command.app, "python -m qwenlab.bench", ["peers", *map(str, options)])
+            main(["peers", *map(str, options)])
         return end.value.code, *capsys.readouterr()
 
     return run
@@ -247,10 +246,19 @@ def test_the_library_gives_what_the_command_prints(folder, unit, capsys):
     assert "\n" not in made.json() and json.loads(made.json())["batches"] == asdict(made)["batches"]
 
 
-def test_the_module_can_be_run():
-    for arguments, words in ([], ["peers"]), (["peers", "--help"], ["--model", "--shape", "--batch", "--prefill"]):
-        done = subprocess.run([sys.executable, "-m", "qwenlab.bench", *arguments], capture_output=True, text=True)
-        assert done.returncode == 0 and all(word in done.stdout for word in words)
+def test_help_names_every_option(run):
+    status, out, _ = run("--help")
+    assert status == 0
+    for name in "model shape batch prompt-tokens new-tokens prefill repeats threads dtype device".split():
+        assert f"--{name} " in out
+
+
+def test_the_old_command_names_the_new_one():
+    command = [sys.executable, "-m", "qwenlab.bench", "peers", "--model", "tiny"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("qwenlab: ") and "`qwenlab peers`" in line
 
 
 @pytest.mark.parametrize(

@@ -313,7 +313,7 @@ COMMAND += " --steps 6 --save-every 2 --threads 1 --device cpu"
 
 
 def start(folder, model="tiny-base"):
-    command = [sys.executable, "-m", "qwenlab.cli", "grpo", "--model", model, "--output", str(folder), *COMMAND.split()]
+    command = [sys.executable, "-m", "qwenlab", "grpo", "--model", model, "--output", str(folder), *COMMAND.split()]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, preexec_fn=hear_ctrl_c, **pipes)
 

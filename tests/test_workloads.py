@@ -4,17 +4,16 @@ import json
 
 import pytest
 
-from qwenlab import cli
 from qwenlab.bench import compare_workloads
 from qwenlab.bench.timing import Spread
 from qwenlab.bench.workloads import PUBLISHED, Comparison, Run, work
+from qwenlab.cli.main import main
 
 COMMON = {
     "model": "tiny",
     "problems": 8,
     "data": "tiny-test",
     "cap": 24,
-    "threads": None,
     "dtype": None,
     "device": None,
 }
@@ -52,7 +51,7 @@ def test_the_table_has_ours_beside_the_published_rows():
 
 def run(capsys, *options):
     with pytest.raises(SystemExit) as end:
-        cli.main(["table", *options])
+        main(["table", *options])
     return end.value.code, *capsys.readouterr()
 
 

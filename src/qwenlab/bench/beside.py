@@ -1,7 +1,7 @@
 """Our generation beside that of transformers: the same weights, the same prompts, taking turns."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from statistics import median
@@ -15,6 +15,7 @@ from qwenlab.bench.timing import Spread, alternate, in_columns
 from qwenlab.bench.twins import load_twins
 from qwenlab.errors import whole
 from qwenlab.fast import linear
+from qwenlab.model.model import Model
 
 NAMES = ("qwenlab", "transformers")
 
@@ -127,6 +128,7 @@ def peers(
     seed: int = 0,
     show: bool = True,
     progress: bool = False,
+    on_load: Callable[[Model], None] | None = None,
 ) -> Peers:
     """Measures our `generate` beside that of transformers (the extra `[peers]`), greedily and without stop ids.
 
@@ -135,7 +137,7 @@ def peers(
     the others of half as many and more; transformers gets them left-padded with a mask. Both are clocked from
     outside: a call for one token is the prefill, what a call for `new_tokens` takes longer is the decoding. `prefill`
     names lengths of one row that are also read in a single pass. All cases take turns, after a warm-up. Prints the
-    tables if `show`.
+    tables if `show`. on_load: called with our model before anything is measured.
 
     Raises ValueError for sizes below 1, fewer than 2 new tokens or a row longer than the context, and QwenlabError
     where the model can't be had or transformers is missing.
@@ -149,6 +151,8 @@ def peers(
     if max([longest, *lengths]) > limit:
         raise ValueError(f"the longest row would hold {max([longest, *lengths])} tokens, expected at most {limit}")
 
+    if on_load:
+        on_load(network)
     generator = torch.Generator().manual_seed(seed)
     widths = torch.randint((prompt_tokens + 1) // 2, prompt_tokens + 1, (max(sizes),), generator=generator).tolist()
     widths[0] = prompt_tokens  # so that the rectangle is equally wide at every batch size

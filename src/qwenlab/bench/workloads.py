@@ -4,6 +4,7 @@ Every run has a process of its own, so that its peak of memory is its own too.
 """
 
 import json
+import os
 import re
 import resource
 import subprocess
@@ -117,7 +118,8 @@ def compare_workloads(
     evaluation answers `problems` problems of `data` greedily, `batch_size` at once. self-consistency draws 3 samples
     for a quarter of them, grpo trains one step on 4 rollouts each; distillation trains an epoch on the model's own
     answers, in steps of 4 rows: these have the batch of the published table. Modes take turns. Loading, the traces
-    and a first short answer aren't clocked. The model isn't changed: each run loads its own.
+    and a first short answer aren't clocked. The model isn't changed: each run loads its own. `threads` is the number
+    that each process computes with on a CPU (None: PyTorch's own).
 
     Raises ValueError for an unknown task or a count below 1 (problems: 4), and QwenlabError saying what a run said.
     """
@@ -126,14 +128,18 @@ def compare_workloads(
     if unknown or not tasks:
         raise ValueError(f"tasks has {unknown or 'nothing'}, expected some of {', '.join(PUBLISHED)}")
     common = {"model": model, "problems": problems, "data": data, "cap": whole(max_new_tokens, "max_new_tokens", 1)}
-    common |= {
-        "threads": threads,
-        "dtype": dtype and str(dtype).removeprefix("torch."),
-        "device": device and str(device),
-    }
+    common |= {"dtype": dtype and str(dtype).removeprefix("torch."), "device": device and str(device)}
+    environment = dict(os.environ)
+    if threads is not None:
+        number = str(whole(threads, "threads", 1))
+        environment |= {"OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number}
     sizes = {task: batch_size if task == "evaluation" else PUBLISHED[task].batch for task in tasks}
     cases = [(task, batch) for task in tasks for batch in (1, sizes[task])]
-    readings = alternate(lambda case: in_a_process(case, common), cases, repeats, warm_up=0, progress=progress)
+
+    def run(case: tuple[str, int]) -> dict:
+        return in_a_process(case, common, environment)
+
+    readings = alternate(run, cases, repeats, warm_up=0, progress=progress)
     runs = [
         Run(
             *case,
@@ -150,11 +156,12 @@ def compare_workloads(
     )
 
 
-def in_a_process(case: tuple[str, int], common: dict) -> dict:
+def in_a_process(case: tuple[str, int], common: dict, environment: dict[str, str]) -> dict:
     """What `work` tells of a task at a batch size. Raises QwenlabError with the last line that the process said."""
     asked = json.dumps(common | dict(zip(("task", "batch"), case, strict=True)))
     program = "from qwenlab.bench.workloads import tell; tell()"
-    run = subprocess.run([sys.executable, "-c", program, asked], capture_output=True, text=True)
+    command = [sys.executable, "-c", program, asked]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True)
     if run.returncode:
         said = run.stderr.strip().splitlines() or [f"status {run.returncode}"]
         error = QwenlabError(f"{case[0]} at batch {case[1]}: {said[-1].removeprefix('qwenlab: ')}")
@@ -162,15 +169,13 @@ def in_a_process(case: tuple[str, int], common: dict) -> dict:
     return json.loads(run.stdout.splitlines()[-1])
 
 
-def work(*, task, batch, model, problems, data, cap, threads, dtype, device) -> dict:
+def work(*, task, batch, model, problems, data, cap, dtype, device) -> dict:
     """One task at one batch size in this process: seconds, tokens, and bytes of memory before and at the highest."""
-    from qwenlab.console import use_threads
     from qwenlab.loading import load_with_tokenizer
     from qwenlab.tasks import distill, evaluate, grpo, load_problems, self_consistency
     from qwenlab.tasks.problems import problem_prompts
     from qwenlab.tasks.traces import Trace
 
-    use_threads(threads)
     dtype = dtype or ("float32" if task in ("grpo", "distillation") else None)
     network, tokenizer = load_with_tokenizer(model, dtype, device)
     asked = load_problems(data, limit=problems)

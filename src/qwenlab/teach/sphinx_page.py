@@ -1,7 +1,8 @@
 """Sphinx extension for the book: kernels learn that a page is being built, no page shows what an old library did, and
 old addresses lead on.
 
-- While the book is built, kernels inherit QWENLAB_PAGE, so `explore` writes every state into the page.
+- While the book is built, kernels inherit QWENLAB_PAGE, so `explore` writes every state into the page, and compute with
+  one thread: several make the tiny models slower.
 - Executed cells are kept by jupyter-cache, which looks at the notebooks only. When the library has changed since,
   the cache is dropped and every page is read again.
 - `qwenlab_moved` in _config.yml names pages by their old and new places. At each old address a small page leads on.
@@ -30,14 +31,16 @@ MOVED = """<!doctype html>
 
 
 def setup(app):
-    before = os.environ.get("QWENLAB_PAGE")
+    before = {name: os.environ.get(name) for name in ("QWENLAB_PAGE", "OMP_NUM_THREADS")}
     os.environ["QWENLAB_PAGE"] = "1"
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
     def restore(_app, _error):
-        if before is None:
-            os.environ.pop("QWENLAB_PAGE", None)
-        else:
-            os.environ["QWENLAB_PAGE"] = before
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
     app.add_config_value("qwenlab_library", "", "env")  # "env": another value, and every page is read again
     app.connect("config-inited", drop_stale_cache)

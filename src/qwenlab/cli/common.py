@@ -1,0 +1,48 @@
+"""What several commands do: open a model, introduce the run, count things."""
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from qwenlab.console import say
+
+if TYPE_CHECKING:
+    from qwenlab.model.model import Model
+    from qwenlab.text.tokenizer import Tokenizer
+
+
+def open_model(name: str, dtype: object, device: str | None) -> "tuple[Model, Tokenizer]":
+    """The model and its tokenizer. One line names the parts of the checkpoint that go unused."""
+    from qwenlab.loading import load_with_tokenizer
+
+    with warnings.catch_warnings(record=True) as caught:
+        network, tokenizer = load_with_tokenizer(name, dtype, device)
+    for warning in caught:
+        say(warning.message)
+    parts = Counter(part_of(tensor) for tensor in network.ignored)
+    if parts:
+        listed = [f"{part} ({plural(many, 'tensor')})" for part, many in parts.items()]
+        say(f"{name}: ignored {', '.join(listed)}")
+    return network, tokenizer
+
+
+def part_of(name: str) -> str:
+    """The part of a checkpoint that a tensor belongs to: "model.visual", "mtp"."""
+    return "inv_freq" if name.endswith("inv_freq") else re.match(r"(model\.)?\w+", name)[0]
+
+
+def introduce(name: str, network: "Model", *details: object) -> None:
+    """The first line of a run: the model, its dtype and device, and whatever else matters."""
+    dtype = str(network.dtype).removeprefix("torch.")
+    words = [name, f"{dtype} on {network.device}", *map(str, details)]
+    say(", ".join(filter(None, words)))
+
+
+def count(things: Sequence, name: str) -> str:
+    return plural(len(things), name)
+
+
+def plural(many: int, name: str) -> str:
+    return f"{many} {name}{'' if many == 1 else 's'}"

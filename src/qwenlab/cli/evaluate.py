@@ -1,0 +1,146 @@
+"""`qwenlab evaluate` and `qwenlab vote`: problems answered and graded, one by one or by vote."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qwenlab.cli import options
+from qwenlab.cli.common import count, introduce, open_model
+from qwenlab.cli.threads import Threads
+from qwenlab.console import say
+from qwenlab.errors import QwenlabError
+
+if TYPE_CHECKING:
+    from qwenlab.tasks.problems import Problem
+
+ROWS = 64  # for which threads are chosen where --batch-size is auto
+
+BatchSize = Annotated[
+    str, typer.Option(help="Most answers in progress at once, or auto: as many as memory allows.")
+]
+Samples = Annotated[int, typer.Option(help="Answers to each problem.")]
+Subject = Annotated[str | None, typer.Option(help="Only problems of this subject.")]
+Level = Annotated[str | None, typer.Option(help="Only problems of this level.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Use only the first N of those problems.")]
+Output = Annotated[
+    Path | None,
+    typer.Option(help="Keep the records in this folder; the same command resumes there."),
+]
+
+
+def evaluate(
+    model: options.ModelName,
+    data: options.Data,
+    batch_size: BatchSize = "64",
+    strategy: options.Strategy = "continuous",
+    samples: Samples = 1,
+    max_new_tokens: options.MaxNewTokens = 1024,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    seed: options.Seed = 0,
+    no_thinking: options.NoThinking = False,
+    plain: options.Plain = False,
+    subject: Subject = None,
+    level: Level = None,
+    limit: Limit = None,
+    output: Output = None,
+    threads: options.Threads = options.AUTO,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+) -> None:
+    """Answer problems, grade the answers, sum up."""
+    given = dict(locals())
+    from qwenlab.tasks.evaluation import evaluate
+
+    answer_and_grade(evaluate, **given)
+
+
+def vote(
+    model: options.ModelName,
+    data: options.Data,
+    batch_size: BatchSize = "64",
+    strategy: options.Strategy = "continuous",
+    samples: Samples = 8,
+    max_new_tokens: options.MaxNewTokens = 1024,
+    temperature: options.Temperature = 0.9,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 0.9,
+    seed: options.Seed = 0,
+    no_thinking: options.NoThinking = False,
+    plain: options.Plain = False,
+    subject: Subject = None,
+    level: Level = None,
+    limit: Limit = None,
+    output: Output = None,
+    threads: options.Threads = options.AUTO,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+) -> None:
+    """Let sampled answers vote (self-consistency)."""
+    given = dict(locals())
+    from qwenlab.tasks.voting import self_consistency
+
+    answer_and_grade(self_consistency, **given)
+
+
+def answer_and_grade(
+    task: Callable,
+    *,
+    model: str,
+    data: str,
+    batch_size: str,
+    samples: int,
+    no_thinking: bool,
+    subject: str | None,
+    level: str | None,
+    limit: int | None,
+    output: Path | None,
+    threads: str,
+    dtype: str | None,
+    device: str | None,
+    **generation: object,
+) -> None:
+    """What both commands do: run `task` on the chosen problems, then print its table."""
+    from qwenlab.tasks.problems import load_problems
+
+    wanted = Threads(threads)
+    size = int(batch_size) if batch_size.isdecimal() else batch_size
+    problems = chosen(load_problems(data), data, "subject", subject)
+    problems = chosen(problems, data, "level", level)[:limit]
+    network, tokenizer = open_model(model, dtype, device)
+    try:
+        rows = min(size if isinstance(size, int) else ROWS, len(problems) * samples)
+        introduce(model, network, count(problems, "problem"), wanted.use(network, rows))
+        result = task(
+            network,
+            tokenizer,
+            problems,
+            batch_size=size,
+            samples=samples,
+            thinking=not no_thinking,
+            folder=output,
+            progress=sys.stderr.isatty(),
+            **generation,
+        )
+        print(result)
+    except KeyboardInterrupt:
+        kept = f"{output}: finished answers are saved; run the same command to resume"
+        say(kept if output else "nothing was saved: that needs --output")
+        raise
+
+
+def chosen(
+    problems: "Sequence[Problem]", data: str, field: str, value: str | None
+) -> "list[Problem]":
+    """The problems whose `field` is `value` (None: all). Raises QwenlabError where none is left."""
+    if value is None:
+        return list(problems)
+    values = [str(problem.fields[field]) for problem in problems if field in problem.fields]
+    if value not in values:
+        known = ", ".join(dict.fromkeys(values)) or "none"
+        raise QwenlabError(f"{data}: no problem has {field} {value!r}, expected {known}")
+    return [problem for problem in problems if str(problem.fields.get(field)) == value]

@@ -1,0 +1,96 @@
+"""`qwenlab` itself: its commands, and what becomes of errors.
+
+Exit status: 0 done, 1 failed, 2 wrong input, 130 interrupted. Every error is one line on stderr.
+"""
+
+import os
+import sys
+import warnings
+from typing import Annotated, NoReturn
+
+import typer
+
+from qwenlab import __version__
+from qwenlab.cli import chat, distill, evaluate, generate, measure, train
+from qwenlab.console import say
+
+HELP = "Batched inference for Qwen models: generate, chat, evaluate, vote, train and measure."
+COMMANDS = {
+    "generate": generate.generate,
+    "chat": chat.chat,
+    "evaluate": evaluate.evaluate,
+    "vote": evaluate.vote,
+    "grpo": train.grpo,
+    "traces": distill.traces,
+    "distill": distill.distill,
+    "plot": train.plot,
+    "bench": measure.bench,
+    "table": measure.table,
+    "peers": measure.peers,
+}
+
+app = typer.Typer(
+    help=HELP,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+for name, command in COMMANDS.items():
+    app.command(name)(command)
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"qwenlab {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option(
+        "--version", callback=show_version, is_eager=True, help="Show the version and exit."
+    ),
+]
+
+
+@app.callback()
+def options(version: Version = False) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Runs the command in `arguments` (None: the process's own) and exits with its status."""
+    prepare_streams()
+    warnings.showwarning = lambda message, *_: say(message)
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Runs the command and returns its exit status. Whatever goes wrong becomes one line."""
+    try:
+        status = app(arguments or ["--help"], prog_name="qwenlab", standalone_mode=False)
+        sys.stdout.flush()
+    except typer.Abort:  # older versions of typer turn Ctrl-C into this
+        status = 130
+    except BrokenPipeError:  # the reader of our output has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except ValueError as problem:  # QwenlabError among them
+        return say(problem, getattr(problem, "status", 2))
+    except Exception as problem:
+        if hasattr(problem, "format_message"):  # typer's own: an unknown option, say
+            return say(problem.format_message(), getattr(problem, "exit_code", 2))
+        return say(f"{type(problem).__name__}: {problem}", 1)
+    if status == 130:
+        say("interrupted")
+    return status or 0
+
+
+def prepare_streams() -> None:
+    """A closed stream swallows what it is given; text that a terminal can't encode is escaped."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as under some schedulers
+            setattr(sys, name, open(os.devnull, "w"))
+        stream = getattr(sys, name)
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")

@@ -1,0 +1,155 @@
+"""`qwenlab bench` measures speed over batch size, `qwenlab table` the four workloads both ways,
+and `qwenlab peers` measures beside transformers."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qwenlab.cli import options
+from qwenlab.cli.common import open_model
+from qwenlab.cli.options import whole_numbers
+from qwenlab.cli.threads import Threads
+from qwenlab.console import say
+
+if TYPE_CHECKING:
+    from qwenlab.model.model import Model
+
+BatchSizes = Annotated[str, typer.Option(help="Batch sizes, with commas.")]
+NewTokens = Annotated[
+    int, typer.Option(help="Tokens generated in each row; nothing stops it earlier.")
+]
+Repeats = Annotated[int, typer.Option(help="How often each is measured.")]
+
+
+def bench(
+    model: options.ModelName,
+    batch: BatchSizes = "1,2,4,8,16,32,64",
+    prompt_tokens: Annotated[
+        int, typer.Option(help="Tokens of each prompt; the ids are random.")
+    ] = 32,
+    new_tokens: NewTokens = 32,
+    repeats: Repeats = 5,
+    threads: options.Threads = options.AUTO,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="float32, bfloat16, float16, or several with commas.  "
+            "[default: float32 on a CPU, bfloat16 on a GPU]"
+        ),
+    ] = None,
+    device: options.Device = None,
+) -> None:
+    """Measure speed over batch size. Prints a table and one line of JSON for each dtype."""
+    import json
+    from dataclasses import asdict
+
+    from qwenlab.bench import sweep
+    from qwenlab.loading import choose_device, choose_dtype
+
+    sizes = whole_numbers(batch, "--batch")
+    wanted = Threads(threads)
+    names = [None] if dtype is None else [name.strip() for name in dtype.split(",")]
+    place = choose_device(device)
+    dtypes = [choose_dtype(name, place) for name in names]  # a wrong one is named before any work
+    for chosen in dtypes:
+        network, _ = open_model(model, chosen, device)
+        report(wanted.use(network, max(sizes)))
+        result = sweep(network, sizes, prompt_tokens, new_tokens, repeats=repeats, progress=True)
+        print(json.dumps({"model": model, **asdict(result)}), flush=True)
+
+
+def table(
+    model: options.ModelName,
+    data: options.Data = "tiny-test",
+    tasks: Annotated[
+        str, typer.Option(help="Which, with commas.")
+    ] = "evaluation,self-consistency,grpo,distillation",
+    problems: Annotated[
+        int,
+        typer.Option(help="Problems of the evaluation; self-consistency and grpo take a quarter."),
+    ] = 128,
+    batch_size: Annotated[
+        int, typer.Option(help="Most answers in progress at once in the evaluation.")
+    ] = 64,
+    max_new_tokens: options.MaxNewTokens = 256,
+    repeats: Repeats = 1,
+    threads: options.Threads = options.AUTO,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+) -> None:
+    """Measure workloads one by one and batched. Prints a table with published figures, and JSON."""
+    from qwenlab.bench.workloads import compare_workloads
+
+    wanted = Threads(threads)
+    if wanted.auto:  # each run has a process of its own, and all get the same number
+        network, _ = open_model(model, dtype, device)
+        report(wanted.use(network, batch_size))
+        del network
+    result = compare_workloads(
+        model,
+        problems,
+        data=data,
+        tasks=[name.strip() for name in tasks.split(",")],
+        batch_size=batch_size,
+        max_new_tokens=max_new_tokens,
+        repeats=repeats,
+        threads=wanted.number,
+        dtype=dtype,
+        device=device,
+        progress=True,
+    )
+    print(result)
+    print(result.json())
+
+
+def peers(
+    model: Annotated[
+        str | None,
+        typer.Option(help='A shipped model ("tiny"), a folder (./name) or a hub id (owner/name).'),
+    ] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="Instead of a model: random weights of shape 0.6b or 0.8b.")
+    ] = None,
+    batch: BatchSizes = "1,8,64",
+    prompt_tokens: Annotated[
+        int, typer.Option(help="Tokens of the longest prompt; the ids are random.")
+    ] = 32,
+    new_tokens: NewTokens = 32,
+    prefill: Annotated[
+        str, typer.Option(help="Lengths of single rows that are only prefilled, with commas.")
+    ] = "64,256,1024",
+    repeats: Repeats = 3,
+    threads: options.Threads = options.AUTO,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+) -> None:
+    """Measure speed beside transformers. Prints tables, then the same as one line of JSON."""
+    from qwenlab import bench
+
+    sizes = whole_numbers(batch, "--batch")
+    lengths = whole_numbers(prefill, "--prefill")
+    wanted = Threads(threads)
+
+    def choose(network: "Model") -> None:
+        report(wanted.use(network, max(sizes)))
+
+    result = bench.peers(
+        model,
+        sizes,
+        prompt_tokens,
+        new_tokens,
+        shape=shape,
+        prefill=lengths,
+        repeats=repeats,
+        dtype=dtype,
+        device=device,
+        progress=True,
+        on_load=choose,
+    )
+    print(result.json())
+
+
+def report(threads: Threads) -> None:
+    """A line on why so many threads; the tables name the number themselves."""
+    if threads.reason:
+        say(threads)

@@ -1,0 +1,125 @@
+"""How many threads a command computes with.
+
+Small models are slower with several threads, large ones faster, so `--threads auto` times one
+decode step of the loaded model both ways. Only commands set the number; the library never does.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from qwenlab.cli.common import plural
+from qwenlab.cli.options import number_of_threads
+
+if TYPE_CHECKING:
+    from qwenlab.model.model import Model
+
+# OpenMP ends the process where the system refuses it a thread, so absurd numbers are refused first.
+MOST_THREADS = max(256, os.cpu_count() or 1)
+MOST_ROWS = 256
+SECONDS = 0.2  # of timing: after that no further turn begins
+MOST_TURNS = 7
+
+
+class Threads:
+    """The number of threads for one run of a command, from its option `--threads`.
+
+    number: None until it is known, and on a GPU, where PyTorch's own number stays. reason: why
+    that number; empty where nothing was to be chosen. As text it is a line for the user. Raises
+    ValueError for anything but "auto" and a number from 1 to MOST_THREADS.
+    """
+
+    def __init__(self, text: str):
+        import torch
+
+        self.number = number_of_threads(text, MOST_THREADS)
+        self.auto = self.number is None
+        self.all_cores = torch.get_num_threads()  # or what OMP_NUM_THREADS allows
+        self.reason = ""
+
+    def __str__(self) -> str:
+        if self.number is None:
+            return ""
+        return plural(self.number, "thread") + (f" ({self.reason})" if self.reason else "")
+
+    def use(self, model: "Model", rows: int, run: Path | None = None) -> "Threads":
+        """Sets the number for `model` in batches of `rows`.
+
+        run: the folder of a training. Where that was interrupted, it is resumed with the number
+        it was started with, since the last bits of its sums depend on it.
+        """
+        import torch
+
+        if self.auto:
+            recorded = recorded_threads(run) if run else None
+            if recorded:
+                self.number = recorded
+                self.reason = f"as recorded in {run}"
+            elif model.device.type == "cpu":
+                self.choose(model, rows)
+        if self.number is not None:
+            torch.set_num_threads(self.number)
+        return self
+
+    def choose(self, model: "Model", rows: int) -> None:
+        """Takes one thread or all cores, whichever is quicker."""
+        self.number = self.all_cores
+        if self.all_cores > 1:
+            seconds = step_seconds(model, min(max(1, rows), MOST_ROWS), (self.all_cores, 1))
+            self.number = min(seconds, key=seconds.get)
+            (other,) = seconds.keys() - {self.number}
+            ours, theirs = in_ms(seconds[self.number]), in_ms(seconds[other])
+            self.reason = f"{ours} a step; {plural(other, 'thread')}: {theirs}"
+
+
+def step_seconds(model: "Model", rows: int, numbers: tuple[int, ...]) -> dict[int, float]:
+    """Seconds of one decode step of `rows` rows with each number of threads: the median of turns.
+
+    A large model gets a single turn, since that alone takes longer than SECONDS. In each turn the
+    step that is timed follows one that isn't, which starts the threads and, at first, chooses the
+    kernels.
+    """
+    import torch
+
+    state = model.new_state(rows, capacity=2 * len(numbers) * MOST_TURNS)
+    input_ids = torch.zeros(rows, 1, dtype=torch.int64)
+
+    def step() -> None:
+        model(input_ids, state=state, last_only=True)
+
+    times: dict[int, list[float]] = {number: [] for number in numbers}
+    began = perf_counter()
+    turn = 0
+    with torch.no_grad():
+        while turn == 0 or (turn < MOST_TURNS and perf_counter() - began < SECONDS):
+            for number in numbers if turn % 2 == 0 else numbers[::-1]:
+                torch.set_num_threads(number)
+                step()
+                times[number].append(timed(step))
+            turn += 1
+    return {number: median(each) for number, each in times.items()}
+
+
+def timed(work: Callable[[], None]) -> float:
+    began = perf_counter()
+    work()
+    return perf_counter() - began
+
+
+def recorded_threads(run: Path) -> int | None:
+    """The number of threads in the settings of a training's folder; None where there is none."""
+    from qwenlab.errors import read_json
+    from qwenlab.tasks.run_folder import SETTINGS, RunFolderError
+
+    path = run / SETTINGS
+    number = read_json(path, RunFolderError).get("threads") if path.is_file() else None
+    usable = type(number) is int and 1 <= number <= MOST_THREADS
+    return number if usable else None
+
+
+def in_ms(seconds: float) -> str:
+    ms = 1000 * seconds
+    return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.1f} ms"
