@@ -3,6 +3,7 @@
 Exit status: 0 done, 1 failed, 2 wrong input, 130 interrupted; whatever goes wrong is said in one line on stderr.
 """
 
+import logging
 import os
 import sys
 import warnings
@@ -28,6 +29,9 @@ def run_app(app: typer.Typer, name: str, arguments: list[str] | None = None) -> 
         if hasattr(getattr(sys, stream), "reconfigure"):  # not every terminal can write every answer
             getattr(sys, stream).reconfigure(errors="backslashreplace")
     warnings.showwarning = lambda message, *where: say(message)
+    log = logging.getLogger("qwenlab")  # what the library tells while it works
+    log.setLevel(logging.INFO)
+    log.addHandler(LINES)
     try:
         arguments = sys.argv[1:] if arguments is None else arguments
         status = app(arguments or ["--help"], prog_name=name, standalone_mode=False)
@@ -46,7 +50,22 @@ def run_app(app: typer.Typer, name: str, arguments: list[str] | None = None) -> 
             status = say(problem.format_message(), getattr(problem, "exit_code", 2))
         else:
             status = say(f"{type(problem).__name__}: {problem}", 1)
+    finally:
+        log.removeHandler(LINES)
     sys.exit(status or 0)
+
+
+class Lines(logging.Handler):
+    """Says each record of a log, above the progress bar where there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from tqdm import tqdm
+
+        with tqdm.external_write_mode(file=sys.stderr):
+            say(record.getMessage())
+
+
+LINES = Lines()
 
 
 def say(what, status: int = 0) -> int:

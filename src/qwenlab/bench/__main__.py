@@ -36,7 +36,9 @@ def measure_peers(
     lengths = whole_numbers(prefill, "--prefill")
     use_threads(threads)
     settings = {"shape": shape, "prefill": lengths, "repeats": repeats, "dtype": dtype, "device": device}
-    print(peers(model, sizes, prompt_tokens, new_tokens, **settings, progress=True).json())
+    result = peers(model, sizes, prompt_tokens, new_tokens, **settings, progress=True)
+    print(result)
+    print(result.json())
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ def bench(
     for chosen in [choose_dtype(name, choose_device(device)) for name in names]:  # a wrong one is named at once
         network, _ = open_model(model, chosen, device)
         result = sweep(network, sizes, prompt_tokens, new_tokens, repeats=repeats, progress=True)
+        print(result)
         print(json.dumps({"model": model, **asdict(result)}), flush=True)
 
 
