@@ -98,7 +98,10 @@ def tensors(batch: list[tuple[list[int], int]], pad_id: int) -> tuple[Tensor, Te
     """ids (B, T) int64 padded on the right, mask (B, T) bool, and targets (B, T) int64: at each place the next id
     where it belongs to the answer (its stop token included), else -100."""
     input_ids = right_pad([ids for ids, _ in batch], pad_id)
-    targets = right_pad([[NO_TARGET] * (prompt - 1) + ids[prompt:] + [NO_TARGET] for ids, prompt in batch], NO_TARGET)
+    wanted = []
+    for ids, prompt in batch:
+        wanted.append([NO_TARGET] * (prompt - 1) + ids[prompt:] + [NO_TARGET])
+    targets = right_pad(wanted, NO_TARGET)
     lengths = torch.tensor([len(ids) for ids, _ in batch])
     mask = torch.arange(input_ids.shape[1]) < lengths[:, None]  # (B, T)
     return input_ids, mask, targets

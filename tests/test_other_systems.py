@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 import qwenlab
@@ -25,7 +26,7 @@ for name in ("SIGALRM", "setitimer", "alarm"):
     delattr(signal, name)
 """
 PROGRAM = r"""
-import json
+import json, os
 import psutil, torch
 import qwenlab
 from qwenlab.bench.workloads import peak_memory
@@ -67,7 +68,11 @@ with RunFolder("one", {}):
     except RunFolderError as problem:
         told["second"] = str(problem)
 RunFolder("one", {}).close()
-print(json.dumps(told))
+
+told["orphan"] = WORKER.process.pid
+WORKER.process.stdin.write(json.dumps([1.0, "2^{2^{2^{2^{2^{2}}}}}", "2"]).encode() + b"\n")
+print(json.dumps(told), flush=True)
+os._exit(0)  # as if it were killed: nobody is left to end the worker
 """
 
 
@@ -109,6 +114,18 @@ def test_grading_needs_neither_fork_nor_signals(told):
 def test_a_comparison_that_does_not_end_is_ended_with_its_process(told):
     assert told["endless"] is False
     assert told["ended"]
+
+
+def test_a_comparison_that_does_not_end_is_ended_when_nobody_is_left_to_do_it(told):
+    try:
+        orphan = psutil.Process(told["orphan"])
+    except psutil.NoSuchProcess:
+        return
+    try:
+        assert psutil.wait_procs([orphan], timeout=60)[1] == []
+    finally:
+        if orphan.is_running():
+            orphan.kill()  # it would take all memory
 
 
 def test_a_run_s_folder_belongs_to_one_at_a_time(told):

@@ -139,7 +139,8 @@ def known(monkeypatch, unit):
     sides = Side(clock, calls, "qwenlab", 0.5, 0.25, 0.125), Side(clock, calls, "transformers", 1.0, 0.5, 0.25)
     monkeypatch.setattr(roofline, "perf_counter", clock)
     monkeypatch.setattr(beside, "load_twins", lambda *_: sides)
-    return bench.peers(shape="small", batch_sizes=(1, 4), prompt_tokens=8, new_tokens=6, prefill=[16]), calls
+    sizes = {"batch_sizes": (1, 4), "prompt_tokens": 8, "new_tokens": 6, "prefill": [16]}
+    return bench.peers(shape="small", **sizes), calls
 
 
 def test_prefill_and_decode_are_told_apart(known):

@@ -34,8 +34,8 @@ def text_of(path):
 
 # Each may import those before it.
 LAYERS = (
-    "errors files interrupts orders fingerprints console text model batching tasks bench teach exercises "
-    "terminal commands cli"
+    "errors files interrupts orders fingerprints console text model batching tasks bench "
+    "teach exercises terminal commands cli"
 ).split()
 
 

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all: written beside their place, renamed at the end."""
+"""Files and folders that appear whole or not at all: written beside their place, then renamed."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ PART = ".part"  # what a name ends in while its content isn't whole yet
 
 
 def part_of(path: Path) -> Path:
-    """What is written first and renamed last; beside the file itself where `path` is a link to it."""
+    """What is written first and renamed last: beside the file that `path` is, or links to."""
     path = path.resolve()
     return path.with_name(path.name + PART)
 

@@ -133,7 +133,8 @@ def peers(
     Qwen3.5-0.8B, with random weights held once for both. Prompts are random ids, the first row of `prompt_tokens`,
     the others of half as many and more; transformers gets them left-padded with a mask. Both are clocked from
     outside: a call for one token is the prefill, what a call for `new_tokens` takes longer is the decoding. `prefill`
-    names lengths of one row that are also read in a single pass. All cases take turns, after a warm-up.
+    names lengths of one row that are also read in a single pass. All cases take turns, after a
+    warm-up.
 
     Raises ValueError for sizes below 1, fewer than 2 new tokens or a row longer than the context, and QwenlabError
     where the model can't be had or transformers is missing.

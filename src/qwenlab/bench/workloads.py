@@ -207,7 +207,7 @@ def peak_memory(device: torch.device) -> int:
     """Bytes at the highest so far: of a GPU what PyTorch held there, else of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
-    if STATUS.exists():  # not getrusage: its figure may be that of the process that started this one
+    if STATUS.exists():  # not getrusage: that may be the figure of the process that started this
         return int(re.search(r"VmHWM:\s*(\d+) kB", STATUS.read_text())[1]) * 1024
     memory = psutil.Process().memory_info()
     if hasattr(memory, "peak_wset"):  # Windows

@@ -15,6 +15,7 @@ from qwenlab.batching.results import Stats
 from qwenlab.errors import whole
 from qwenlab.files import write_whole
 from qwenlab.fingerprints import fingerprint, some_weights
+from qwenlab.model.model import Model
 from qwenlab.tasks.answering import answers, rows_that_fit
 from qwenlab.tasks.grading import extract_answer, grade
 from qwenlab.tasks.problems import Problem, opens_thinking, problem_prompts, problem_seeds
@@ -55,10 +56,11 @@ def evaluate(
 ) -> "Evaluation":
     """Answers the problems in batches, grades each answer as it ends, and sums up.
 
-    `batch_size` answers are at work at once; "auto" takes what memory allows and logs it. If a GPU's memory runs out,
-    half as many go on from there. `samples` answers a problem read its prompt once. What sample k of a problem says
-    depends on `seed`, the problem's own number and k, never on its neighbours. strategy and the sampling options are
-    those of `generate`, thinking and plain those of `problem_prompts`.
+    `batch_size` answers are at work at once; "auto" takes what memory allows and logs it. If a
+    GPU's memory runs out, half as many go on from there. `samples` answers a problem read its
+    prompt once. What sample k of a problem says depends on `seed`, the problem's own number and k,
+    never on its neighbours. strategy and the sampling options are those of `generate`, thinking and
+    plain those of `problem_prompts`.
 
     folder: where records.jsonl gets each record as its answer ends (a path, or a RunFolder of the caller's). Called
     again with the same settings it goes on: no answer is lost, none is there twice. Batch size and strategy may
@@ -117,7 +119,7 @@ def judged(tokenizer, problem: Problem, sample: int, request: Request) -> dict:
     return said | verdict | ended | ({"error": request.error} if request.error else {})
 
 
-def identity(model, problems: Sequence[Problem]) -> dict[str, str]:
+def identity(model: Model, problems: Sequence[Problem]) -> dict[str, str]:
     """Which weights and which problems, as fingerprints."""
     asked = repr([(p.number, p.id, p.question, p.answer) for p in problems])
     data = fingerprint([asked.encode("utf-8", "replace")])

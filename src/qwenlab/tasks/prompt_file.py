@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def encode_prompts(
     return encoded
 
 
-def check_writable(path, prompts) -> None:
+def check_writable(path: str | Path, prompts: str | Path) -> None:
     """Refuses a place where no file can be written, before hours of work end there. Raises PromptFileError.
 
     Nor may it be what a new file would destroy: a device, a pipe, the file of `prompts`.
@@ -113,7 +114,13 @@ def check_writable(path, prompts) -> None:
         raise unwritable(path, problem, PromptFileError) from None
 
 
-def write_answers(path, prompts: list[Prompt], requests, texts: list[str], comparisons) -> None:
+def write_answers(
+    path: str | Path,
+    prompts: list[Prompt],
+    requests: Iterable,
+    texts: list[str],
+    comparisons: list,
+) -> None:
     """One JSON object a prompt: what was asked, the answer, and how it compares with the answer alone, if known.
 
     The file appears whole or not at all. Raises PromptFileError if it can't be written.

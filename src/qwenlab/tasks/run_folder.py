@@ -46,7 +46,8 @@ class RunFolder:
         try:
             self.open(json.loads(json.dumps(settings)))  # as they come back: tuples are lists
         except Timeout:
-            raise failure(RunFolderError(f"{self.path}: another process is at work in it")) from None
+            error = RunFolderError(f"{self.path}: another process is at work in it")
+            raise failure(error) from None
         except OSError as problem:
             self.close()
             raise unwritable(self.path, problem, RunFolderError) from None

@@ -12,13 +12,15 @@ generous for a grader: it drops letters that could be units, ignores case and ro
 Where the system can fork and set timers, a child does the work, and a timer ends it at the limit,
 whatever it hangs in. The next child is there in no time, since SymPy is loaded already. Elsewhere
 this process does the work itself; whoever asked ends it when the reply is late, and starts another,
-which takes as long as loading SymPy. All of them end when stdin closes, as it does when the process
-that asks is gone, however that ended.
+which takes as long as loading SymPy. If nobody is left to end it, it ends by itself a little later.
+All of them end when stdin closes, as it does when the process that asks is gone, however that
+ended.
 
 Memory is limited where the module `resource` is there and the system heeds it (Linux). Elsewhere a
 single question may take all there is; what has grown is only replaced before the next question.
 """
 
+import faulthandler
 import json
 import logging
 import os
@@ -36,6 +38,7 @@ SPACE = 2**30
 # By how many bytes it may grow before the next one takes over, and the exit status that says so.
 GROWTH = 100 * 2**20
 GROWN = 3
+PATIENCE = 2.0  # seconds
 # A child that a timer ends; without these the work is done without one.
 HAS_CHILDREN = hasattr(os, "fork") and hasattr(signal, "SIGALRM")
 # Digits to which two values are computed before anything is proved, and to which they must agree.
@@ -205,18 +208,34 @@ def serve(reply: Callable[[object], None]) -> int:
     rest = memory().rss
     for line in sys.stdin:
         limit, one, two = json.loads(line)
-        if HAS_CHILDREN:
-            signal.setitimer(signal.ITIMER_REAL, limit)
+        start_timer(limit)
         try:
             right = equal(one, two)
         except Exception:  # RecursionError and MemoryError too
             right = False
-        if HAS_CHILDREN:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        stop_timer()
         reply(right)
         if memory().rss - rest > GROWTH:
             return GROWN
     return 0
+
+
+def start_timer(seconds: float) -> None:
+    """Ends this process after so many seconds, whatever it hangs in, unless `stop_timer` is called.
+
+    Without timers of the system a bit later: whoever asked is to end it first, and knows why.
+    """
+    if HAS_CHILDREN:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+    else:  # a thread of its own, which needs no lock of the interpreter's
+        faulthandler.dump_traceback_later(seconds + PATIENCE, exit=True)
+
+
+def stop_timer() -> None:
+    if HAS_CHILDREN:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    else:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def serve_in_children(reply: Callable[[object], None]) -> None:
@@ -233,7 +252,7 @@ def serve_in_children(reply: Callable[[object], None]) -> None:
 
 
 def limit_memory() -> None:
-    """Lets this process and its children have SPACE at most, where the system knows such a limit."""
+    """Lets this process and its children have SPACE at most, where there is such a limit."""
     with suppress(ImportError, OSError, ValueError):  # Windows; macOS
         import resource
 

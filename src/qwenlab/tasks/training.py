@@ -24,6 +24,7 @@ from qwenlab.files import write_whole
 from qwenlab.fingerprints import all_weights, fingerprint
 from qwenlab.interrupts import held_back
 from qwenlab.loading import save_checkpoint
+from qwenlab.model.model import Model
 from qwenlab.model.weights import load_weights
 from qwenlab.tasks.run_folder import NUMBER, WHOLE, RunFolder, RunFolderError, check_record
 from qwenlab.tasks.steady import reference_kernels
@@ -60,7 +61,7 @@ class Training:
     the same number of threads, on a CPU (on a GPU some sums have no fixed order).
     """
 
-    def __init__(self, model, folder: RunFolder | None, *, lr: float, clip: float = 1.0):
+    def __init__(self, model: Model, folder: RunFolder | None, *, lr: float, clip: float = 1.0):
         self.model, self.folder, self.clip = model, folder, clip
         self.step, self.metrics = 0, []
         path = last_checkpoint(folder.path) if folder else None
@@ -125,7 +126,14 @@ class Training:
         return norm.item()
 
     def run(
-        self, one_step: Callable, *, steps: int, minutes=None, save_every=10, progress=False, show=()
+        self,
+        one_step: Callable[[int], dict],
+        *,
+        steps: int,
+        minutes: float | None = None,
+        save_every: int = 10,
+        progress: bool = False,
+        show: Sequence[str] = (),
     ) -> list[dict]:
         """Calls `one_step(number)`, which trains and returns its metrics, until so many `steps` are done or so many
         `minutes` were spent on them, those before a kill included; a step once begun is finished.
@@ -172,24 +180,24 @@ def as_csv(records: Iterable[dict]) -> str:
     return lines.getvalue()
 
 
-def last_checkpoint(path) -> Path | None:
+def last_checkpoint(path: str | Path) -> Path | None:
     """The newest whole checkpoint in a run's folder, which `qwenlab.load` reads; None where there is none yet."""
     return max(checkpoints(path), key=lambda p: int(p.name[5:]), default=None)
 
 
-def checkpoints(path) -> list[Path]:
+def checkpoints(path: str | Path) -> list[Path]:
     """All in a run's folder: more than one where a kill came before the older was removed."""
     return [p for p in Path(path).glob("step-*") if CHECKPOINT.fullmatch(p.name)]
 
 
-def remove_others(path, kept: Path | None) -> None:
+def remove_others(path: str | Path, kept: Path | None) -> None:
     """Removes every checkpoint in a run's folder but one."""
     for other in checkpoints(path):
         if other != kept:
             shutil.rmtree(other, ignore_errors=True)
 
 
-def read_metrics(folder) -> list[dict]:
+def read_metrics(folder: str | Path) -> list[dict]:
     """The records of a training so far, a step each.
 
     Raises TrainingError where the folder has none, naming file and line for a record that is none.
@@ -216,7 +224,7 @@ def check_metrics(records: list, path: Path) -> None:
             raise TrainingError(f"{place}: {min(surplus)} is not in the steps before")
 
 
-def run_settings(model, problems: Sequence, **options) -> dict:
+def run_settings(model: Model, problems: Sequence, **options) -> dict:
     """The settings of a run's folder: the options, and what else its numbers follow from.
 
     Model and problems (JSON values) are there as their fingerprints. Raises TrainingError unless
