@@ -23,10 +23,10 @@ import torch
 
 import qwenlab
 from qwenlab.bench.timing import machine_name
+from qwenlab.files import write_whole
 from qwenlab.tasks.distillation import distill
 from qwenlab.tasks.evaluation import evaluate
 from qwenlab.tasks.problems import load_problems
-from qwenlab.tasks.run_folder import write_whole
 from qwenlab.tasks.traces import TRACES, load_traces, make_traces
 
 TEACHER, STUDENT = "tiny", "tiny-base"

@@ -24,10 +24,10 @@ import torch
 
 import qwenlab
 from qwenlab.bench.timing import Spread, alternate, machine_name
+from qwenlab.files import write_whole
 from qwenlab.tasks.evaluation import evaluate
 from qwenlab.tasks.problems import load_problems, problem_prompts
 from qwenlab.tasks.rl import grpo
-from qwenlab.tasks.run_folder import write_whole
 
 CHECKPOINT = "tiny-base"
 # As in the lesson.

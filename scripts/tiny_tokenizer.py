@@ -1,12 +1,12 @@
 """The tokenizer of the tiny models: byte-level BPE in the layout and with the control tokens of Qwen3."""
 
 import json
-import random
 from pathlib import Path
 
 from tiny_traces import Dials, completion
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from qwenlab.orders import seeded
 from qwenlab.tasks.arithmetic import problem_stream
 
 VOCABULARY = 512
@@ -39,7 +39,7 @@ CHAT_TEMPLATE = """\
 
 def train_tokenizer(seed: int, problems: int = 20000) -> Tokenizer:
     """Merges learned from questions and traces; control tokens follow the vocabulary, as in Qwen3."""
-    rng = random.Random(f"tokenizer {seed}")
+    rng = seeded("tokenizer", seed)
     stream = problem_stream(seed, "train")
     texts = ["user\n", "assistant\n"] * problems
     for _ in range(problems):

@@ -1,6 +1,5 @@
 """Batches, optimisers and the loop that trains a tiny model on traces. Everything follows from the seed."""
 
-import random
 import sys
 import time
 from collections.abc import Iterator
@@ -16,12 +15,15 @@ from tqdm import tqdm
 from qwenlab.model.config import Config
 from qwenlab.model.deltanet import DeltaNet
 from qwenlab.model.model import Model
+from qwenlab.orders import seeded
 from qwenlab.tasks.arithmetic import problem_stream
+from qwenlab.tasks.distillation import right_pad
 
 TOKENS_A_BATCH = 1600
 # Rows of one batch should be of one length; so many batches are filled at once from rows sorted by length.
 POOL = 64
 WARM_UP = 60
+NO_TARGET = -100  # what cross_entropy leaves out
 CHUNK = 16  # tokens that linear attention takes at once: fastest at these lengths, and the dense models have none
 
 
@@ -61,7 +63,7 @@ class Outcome:
 
 def rows(tokenizer: Tokenizer, seed: int, dials: Dials) -> Iterator[tuple[list[int], int]]:
     """(ids, prompt length) without end: chat prompt, answer and stop token of one training problem each."""
-    rng = random.Random(f"traces {seed}")
+    rng = seeded("traces", seed)
     for problem in problem_stream(seed, "train"):
         thinking, text = completion(rng, problem, dials)
         prompt = f"<|im_start|>user\n{problem.question}{STOP}\n<|im_start|>assistant\n"
@@ -74,7 +76,7 @@ def rows(tokenizer: Tokenizer, seed: int, dials: Dials) -> Iterator[tuple[list[i
 
 def batches(stream: Iterator[tuple[list[int], int]], seed: int) -> Iterator[list[tuple[list[int], int]]]:
     """Rows of nearly one length, about TOKENS_A_BATCH tokens with pads; the batches of a pool in random order."""
-    rng = random.Random(f"batches {seed}")
+    rng = seeded("batches", seed)
     while True:
         pool, size = [], 0
         while size < POOL * TOKENS_A_BATCH:
@@ -95,14 +97,14 @@ def batches(stream: Iterator[tuple[list[int], int]], seed: int) -> Iterator[list
 def tensors(batch: list[tuple[list[int], int]], pad_id: int) -> tuple[Tensor, Tensor, Tensor]:
     """ids (B, T) int64 padded on the right, mask (B, T) bool, and targets (B, T) int64: at each place the next id
     where it belongs to the answer (its stop token included), else -100."""
-    width = max(len(ids) for ids, _ in batch)
-    input_ids = torch.full((len(batch), width), pad_id)
-    targets = torch.full((len(batch), width), -100)
-    for row, (ids, prompt) in enumerate(batch):
-        input_ids[row, : len(ids)] = torch.tensor(ids)
-        targets[row, prompt - 1 : len(ids) - 1] = torch.tensor(ids[prompt:])
+    input_ids = right_pad([ids for ids, _ in batch], pad_id)
+    wanted = []
+    for ids, prompt in batch:
+        wanted.append([NO_TARGET] * (prompt - 1) + ids[prompt:] + [NO_TARGET])
+    targets = right_pad(wanted, NO_TARGET)
     lengths = torch.tensor([len(ids) for ids, _ in batch])
-    return input_ids, torch.arange(width) < lengths[:, None], targets
+    mask = torch.arange(input_ids.shape[1]) < lengths[:, None]  # (B, T)
+    return input_ids, mask, targets
 
 
 def optimisers(model: Model, recipe: Recipe) -> list[torch.optim.Optimizer]:

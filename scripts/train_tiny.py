@@ -5,8 +5,6 @@ One CPU thread and about ten minutes. The folder appears whole when everything i
 
 import argparse
 import json
-import os
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from tiny_tokenizer import PAD, STOP, save_tokenizer, train_tokenizer
 from tiny_training import Recipe, train
 from tokenizers import Tokenizer
 
+from qwenlab.files import write_folder
 from qwenlab.model.weights import save_weights
 from qwenlab.tasks.arithmetic import KINDS
 
@@ -65,20 +64,20 @@ def main() -> None:
     model, outcome = train(recipe, tokenizer)
     print(f"{outcome.tokens:,} tokens, {outcome.padded:.1%} padding, {outcome.seconds:.0f} s, loss {outcome.loss:.4f}")
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as workplace:
-        new = Path(workplace) / folder.name
-        new.mkdir()
+    scores = {}
+
+    def fill(new: Path) -> None:
         write_checkpoint(new, recipe, tokenizer, model)
-        scores, prompts = evaluate(new, problems)
+        found, prompts = evaluate(new, problems)
+        scores.update(found)
         sizes = {
             "parameters": sum(p.numel() for p in model.parameters()),
             "vocabulary": tokenizer.get_vocab_size(),
         }
-        (new / "README.md").write_text(card(name, recipe, outcome, scores, prompts, **sizes), encoding="utf-8")
-        if folder.exists():
-            os.replace(folder, Path(workplace) / "old")
-        os.replace(new, folder)
+        text = card(name, recipe, outcome, scores, prompts, **sizes)
+        (new / "README.md").write_text(text, encoding="utf-8")
+
+    write_folder(folder, fill)
     for way, score in scores.items():
         by_kind = ", ".join(f"{kind} {score.of(kind):.3f}" for kind in KINDS)
         print(f"{way}: {score.accuracy:.3f} of {problems} ({by_kind})")

@@ -23,7 +23,7 @@ PROMPT, NEW = 5, 4
 @pytest.fixture(scope="module")
 def quick():
     """A sweep over sizes that are small enough to be measured in a moment."""
-    return bench.sweep(random_model(), [4, 1, 2], PROMPT, NEW, repeats=3, show=False)
+    return bench.sweep(random_model(), [4, 1, 2], PROMPT, NEW, repeats=3)
 
 
 # --- timing ---
@@ -72,7 +72,7 @@ def test_a_sweep_runs_each_size_as_often_as_it_says(monkeypatch):
         return result
 
     monkeypatch.setattr(sweeps, "generate", watched)
-    made = bench.sweep(random_model(), (1, 3), PROMPT, NEW, repeats=2, show=False)
+    made = bench.sweep(random_model(), (1, 3), PROMPT, NEW, repeats=2)
     assert rows == [1, 3, 1, 3, 3, 1]  # the warm-up, forwards, backwards
     assert [point.batch_size for point in made.points] == [1, 3]
 
@@ -105,8 +105,8 @@ def test_case_22_only_real_tokens_count(dense):
 def test_case_22_the_order_of_the_sizes_does_not_matter():
     """1, 2, 4, 8 and 8, 4, 2, 1: the same counts, and the same times up to what a busy machine does to them."""
     model, repeats = random_model(), count(3, 7)
-    up = bench.sweep(model, [1, 2, 4, 8], PROMPT, 8, repeats=repeats, show=False)
-    down = bench.sweep(model, [8, 4, 2, 1], PROMPT, 8, repeats=repeats, show=False)
+    up = bench.sweep(model, [1, 2, 4, 8], PROMPT, 8, repeats=repeats)
+    down = bench.sweep(model, [8, 4, 2, 1], PROMPT, 8, repeats=repeats)
     assert [p.batch_size for p in up.points] == [p.batch_size for p in down.points][::-1]
     for a, b in zip(up.points, down.points[::-1], strict=True):
         assert 1 / 10 < a.step_s.low / b.step_s.low < 10
@@ -115,7 +115,7 @@ def test_case_22_the_order_of_the_sizes_does_not_matter():
     assert down.points[0].decode_tokens_per_second.high > down.points[-1].decode_tokens_per_second.high
 
 
-def test_the_table_and_the_json_hold_the_same(quick, capsys):
+def test_the_table_and_the_json_hold_the_same(quick):
     head, shape, how, _, columns, *lines = str(quick).splitlines()
     assert cpu_name() in head and torch.__version__ in head
     assert f"{quick.parameters:,} parameters in float32, {PROMPT} prompt tokens and {NEW} new ones a row" == shape
@@ -132,13 +132,16 @@ def test_the_table_and_the_json_hold_the_same(quick, capsys):
             )
     assert "\n" not in quick.json() and json.loads(quick.json()) == asdict(quick)
     assert json.loads(quick.json())["points"][0]["step_s"].keys() == {"median", "low", "high"}
+
+
+def test_measuring_prints_nothing(capsys):
     bench.sweep(random_model(), [1], 1, 2, repeats=1)
-    assert "1 prompt tokens and 2 new ones a row" in capsys.readouterr().out
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_sweep_says_which_kernels_computed(monkeypatch):
     monkeypatch.setattr(linear, "chosen", {"2 rows, 64 x 96, float32, 1 threads": "turned"})
-    made = bench.sweep(random_model(), [1], PROMPT, NEW, repeats=1, show=False)
+    made = bench.sweep(random_model(), [1], PROMPT, NEW, repeats=1)
     assert json.loads(made.json())["kernels"]["2 rows, 64 x 96, float32, 1 threads"] == "turned"
 
 
@@ -163,7 +166,7 @@ def test_times_are_told_with_three_digits():
     ],
 )
 def test_bad_arguments_are_named_in_one_line(dense, changes, complaint):
-    arguments = {"batch_sizes": [1], "prompt_tokens": PROMPT, "new_tokens": NEW, "show": False} | changes
+    arguments = {"batch_sizes": [1], "prompt_tokens": PROMPT, "new_tokens": NEW} | changes
     with pytest.raises(ValueError, match=f"^{complaint}$"):
         bench.sweep(dense, **arguments)
 

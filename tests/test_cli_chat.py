@@ -220,17 +220,6 @@ def test_ctrl_c_ends_a_pipe(endless):
     assert process.returncode == 130 and err.splitlines()[-1] == b"qwenlab: interrupted" and b"Traceback" not in err
 
 
-def test_ctrl_c_is_held_back_once():
-    before = signal.getsignal(signal.SIGINT)
-    with terminal.held_back() as pressed:
-        assert not pressed
-        signal.raise_signal(signal.SIGINT)
-        assert pressed
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
-
-
 def test_thinking_that_the_template_opened_is_dim_from_the_start(capsys, tmp_path):
     from small_tokenizer import TEMPLATE
 

@@ -55,7 +55,8 @@ def test_evaluate_prints_its_table_and_goes_on(run):
     content = open("run/records.jsonl").read()
     with open("run/records.jsonl", "w") as file:
         file.write(content[: len(content) // 2])
-    code, again, _ = run("evaluate", *TINY, "--limit", 9, "--output", "run", "--batch-size", "auto")
+    code, again, err = run("evaluate", *TINY, "--limit", 9, "--output", "run", "--batch-size", "auto")
+    assert "\nqwenlab: batch size 9: up to " in err
     assert code == 0 and again.splitlines()[0] == out.splitlines()[0] and "batch size 9\n" in again
     assert sorted(row["number"] for row in rows("run")) == list(range(9))
 

@@ -346,7 +346,9 @@ def test_memory_is_back_to_rest(worker):
 
 
 def test_a_child_that_has_grown_makes_room_for_another():
-    program = symbolic.PROGRAM.read_text(encoding="utf-8").replace("100_000 *", "-1 *")
+    source = symbolic.PROGRAM.read_text(encoding="utf-8")
+    program = source.replace("GROWTH = 100 * 2**20", "GROWTH = -(2**40)")
+    assert program != source
     run = subprocess.run(
         [sys.executable, "-P", "-c", program],
         input='[1.0, "1", "1+0"]\n[1.0, "1", "2+0"]\n[1.0, "x", "x"]\n',

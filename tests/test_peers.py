@@ -138,9 +138,8 @@ def known(monkeypatch, unit):
     sides = Side(clock, calls, "qwenlab", 0.5, 0.25, 0.125), Side(clock, calls, "transformers", 1.0, 0.5, 0.25)
     monkeypatch.setattr(roofline, "perf_counter", clock)
     monkeypatch.setattr(beside, "load_twins", lambda *_: sides)
-    return bench.peers(
-        shape="small", batch_sizes=(1, 4), prompt_tokens=8, new_tokens=6, prefill=[16], show=False
-    ), calls
+    sizes = {"batch_sizes": (1, 4), "prompt_tokens": 8, "new_tokens": 6, "prefill": [16]}
+    return bench.peers(shape="small", **sizes), calls
 
 
 def test_prefill_and_decode_are_told_apart(known):
@@ -242,7 +241,7 @@ def test_a_shape_is_filled_with_random_weights(run, unit):
 
 def test_the_library_gives_what_the_command_prints(folder, unit, capsys):
     made = bench.peers(str(folder), [2], 5, 20, prefill=[], repeats=1)
-    assert capsys.readouterr().out == f"{made}\n"
+    assert capsys.readouterr().out == ""
     assert "\n" not in made.json() and json.loads(made.json())["batches"] == asdict(made)["batches"]
 
 

@@ -34,8 +34,9 @@ def text_of(path):
 
 # Each may import those before it.
 LAYERS = (
-    "errors console text model fast loading engine tasks bench teach exercises terminal cli".split()
-)
+    "errors files interrupts orders fingerprints console text model fast loading engine tasks bench "
+    "teach exercises terminal cli"
+).split()
 
 
 def test_imports_run_downwards():
@@ -51,6 +52,21 @@ def test_imports_run_downwards():
                     below = name.split(".")[1]
                     if below in LAYERS:
                         assert LAYERS.index(below) <= LAYERS.index(layer), f"{path.name} imports {name}"
+
+
+# Commands print, and so do programs that are started as processes of their own.
+PRINTING = "cli console.py terminal.py __main__.py symbolic_worker.py workloads.py".split()
+
+
+def test_the_library_prints_nothing():
+    """It returns values, logs and warns; commands say it to people."""
+    for path in SOURCES:
+        if {path.name, path.relative_to(PACKAGE).parts[0]} & set(PRINTING):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                assert called not in ("print", "say", "tqdm.write", "sys.stderr.write"), path
 
 
 def test_no_module_bears_the_name_of_a_public_function():

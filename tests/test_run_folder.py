@@ -105,7 +105,7 @@ def test_a_folder_inside_appears_whole_or_not_at_all(tmp_path):
         for name in ("step-1", "step-2"):
             with pytest.raises(RunFolderError, match="No space left"):
                 folder.write_folder(name, broken)
-        assert sorted(p.name for p in tmp_path.iterdir()) == ["run.json", "step-1"]
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["run.json", "run.lock", "step-1"]
         assert (tmp_path / "step-1" / "whole").read_text() == "1"
         folder.write_folder("step-1", lambda path: (path / "new").write_text("2"))
         assert [p.name for p in (tmp_path / "step-1").iterdir()] == ["new"]
@@ -116,4 +116,4 @@ def test_a_kill_before_the_settings_were_whole_leaves_a_folder_to_begin_in(tmp_p
     (tmp_path / "run.json.part").write_text('{"se')
     with RunFolder(tmp_path, {"seed": 1}) as run:
         assert not run.resumed
-    assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run.json", "run.lock"]

@@ -282,7 +282,7 @@ def test_a_folder_without_steps_says_so(tmp_path):
 # --- Ctrl-C and kill --------------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_lets_the_step_end_and_saves(checkpoint, tmp_path, capsys):
+def test_ctrl_c_lets_the_step_end_and_saves(checkpoint, tmp_path, caplog):
     def interrupt(step):
         if step == 1:
             signal.raise_signal(signal.SIGINT)
@@ -290,7 +290,7 @@ def test_ctrl_c_lets_the_step_end_and_saves(checkpoint, tmp_path, capsys):
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         learn(checkpoint, tmp_path / "run", 5, fail=interrupt)
-    said = capsys.readouterr().err
+    said = "\n".join(caplog.messages)
     assert "saved after 2 steps; the same again goes on from there" in said and "this step is finished first" in said
     assert signal.getsignal(signal.SIGINT) is before and last_checkpoint(tmp_path / "run").name == "step-000002"
     assert same(learn(checkpoint, tmp_path / "run", 5), learn(checkpoint, tmp_path / "whole", 5))

@@ -1,12 +1,12 @@
 """A conversation in the terminal: reads lines, shows answers as they come, and lets Ctrl-C end one."""
 
 import os
-import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from qwenlab.console import say
+from qwenlab.interrupts import held_back
 from qwenlab.tasks.conversation import Chat
 from qwenlab.tasks.extraction import CLOSE, OPEN
 
@@ -61,23 +61,6 @@ def answer(chat: Chat, text: str, dim: bool, pressed: list) -> None:
         print(PLAIN if dimmed else "", flush=True)
     if chat.requests[0].finish_reason == "length":
         say(f"cut off after {len(chat.requests[0].token_ids)} tokens")
-
-
-@contextmanager
-def held_back() -> Iterator[list]:
-    """Ctrl-C is noted in the list that this gives. Only a second one interrupts whatever is being done."""
-    pressed = []
-
-    def note(*_):
-        if pressed:
-            raise KeyboardInterrupt
-        pressed.append(True)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield pressed
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def typed_lines() -> Iterator[str]:

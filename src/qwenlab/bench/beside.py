@@ -126,7 +126,6 @@ def peers(
     dtype=None,
     device=None,
     seed: int = 0,
-    show: bool = True,
     progress: bool = False,
     on_load: Callable[[Model], None] | None = None,
 ) -> Peers:
@@ -136,8 +135,8 @@ def peers(
     Qwen3.5-0.8B, with random weights held once for both. Prompts are random ids, the first row of `prompt_tokens`,
     the others of half as many and more; transformers gets them left-padded with a mask. Both are clocked from
     outside: a call for one token is the prefill, what a call for `new_tokens` takes longer is the decoding. `prefill`
-    names lengths of one row that are also read in a single pass. All cases take turns, after a warm-up. Prints the
-    tables if `show`. on_load: called with our model before anything is measured.
+    names lengths of one row that are also read in a single pass. All cases take turns, after a
+    warm-up. on_load: called with our model before anything is measured.
 
     Raises ValueError for sizes below 1, fewer than 2 new tokens or a row longer than the context, and QwenlabError
     where the model can't be had or transformers is missing.
@@ -178,10 +177,7 @@ def peers(
     versions = torch.__version__, version("transformers"), machine.dtype, sum(p.numel() for p in network.parameters())
     about = machine.name, machine.bytes_per_second, *versions, prompt_tokens, new_tokens, repeats
     title = model or f"random weights of shape {shape}"
-    result = Peers(title, batches, alone, *about, linear.record())
-    if show:
-        print(result)
-    return result
+    return Peers(title, batches, alone, *about, linear.record())
 
 
 def weigh(model, machine, prompts: list[list[int]], new_tokens: int, runs: list[list[tuple]], first: list) -> Batch:

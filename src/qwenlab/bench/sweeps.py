@@ -72,14 +72,12 @@ def sweep(
     repeats: int = 5,
     warm_up: int = 1,
     seed: int = 0,
-    show: bool = True,
     progress: bool = False,
 ) -> Sweep:
     """Measures generation at each batch size: prompts of random ids, all of one length, no stop ids.
 
     Batch sizes take turns, forwards and backwards, so that a drifting machine cannot favour one end. The host waits
-    for the device at every step, so prefill and decode are told apart honestly on a GPU too. Prints the table if
-    `show`.
+    for the device at every step, so prefill and decode are told apart honestly on a GPU too.
 
     It computes in the model's own dtype, so measure each that you consider (`qwenlab bench --dtype float32,bfloat16`).
     One row mostly waits for the weights to be read, and bfloat16 halves their bytes. Many rows mostly multiply, and
@@ -112,10 +110,7 @@ def sweep(
     parameters = sum(p.numel() for p in model.parameters())
     dtype = str(model.dtype).removeprefix("torch.")
     about = machine_name(model.device), torch.__version__, dtype, parameters, prompt_tokens, new_tokens, repeats
-    result = Sweep(points, *about, linear.record())
-    if show:
-        print(result)
-    return result
+    return Sweep(points, *about, linear.record())
 
 
 def distinct(batch_sizes: Sequence[int]) -> list[int]:

@@ -6,7 +6,6 @@ Every run has a process of its own, so that its peak of memory is its own too.
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 
+import psutil
 import torch
 
 from qwenlab.bench.roofline import synchronise
@@ -212,9 +212,14 @@ def peak_memory(device: torch.device) -> int:
     """Bytes at the highest so far: of a GPU what PyTorch held there, else of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
-    if STATUS.exists():  # not getrusage there: its figure may be that of the process which started this one
+    if STATUS.exists():  # not getrusage: that may be the figure of the process that started this
         return int(re.search(r"VmHWM:\s*(\d+) kB", STATUS.read_text())[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on a Mac
+    memory = psutil.Process().memory_info()
+    if hasattr(memory, "peak_wset"):  # Windows
+        return memory.peak_wset
+    import resource  # a Mac, which counts bytes
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def tell() -> None:

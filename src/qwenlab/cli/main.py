@@ -3,6 +3,7 @@
 Exit status: 0 done, 1 failed, 2 wrong input, 130 interrupted. Every error is one line on stderr.
 """
 
+import logging
 import os
 import sys
 import warnings
@@ -58,11 +59,31 @@ def options(version: Version = False) -> None:
     pass
 
 
+class Lines(logging.Handler):
+    """Says each record of a log, above the progress bar where there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from tqdm import tqdm
+
+        with tqdm.external_write_mode(file=sys.stderr):
+            say(record.getMessage())
+
+
+LINES = Lines()
+
+
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Runs the command in `arguments` (None: the process's own) and exits with its status."""
     prepare_streams()
     warnings.showwarning = lambda message, *_: say(message)
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    log = logging.getLogger("qwenlab")  # what the library tells while it works
+    log.setLevel(logging.INFO)
+    log.addHandler(LINES)
+    try:
+        status = run(sys.argv[1:] if arguments is None else arguments)
+    finally:
+        log.removeHandler(LINES)
+    sys.exit(status)
 
 
 def run(arguments: list[str]) -> int:

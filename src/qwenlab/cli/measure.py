@@ -55,6 +55,7 @@ def bench(
         network, _ = open_model(model, chosen, device)
         report(wanted.use(network, max(sizes)))
         result = sweep(network, sizes, prompt_tokens, new_tokens, repeats=repeats, progress=True)
+        print(result)
         print(json.dumps({"model": model, **asdict(result)}), flush=True)
 
 
@@ -146,6 +147,7 @@ def peers(
         progress=True,
         on_load=choose,
     )
+    print(result)
     print(result.json())
 
 

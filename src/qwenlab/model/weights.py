@@ -1,6 +1,5 @@
 """Weights to and from safetensors: one file or several, checked whole before the model takes any of them."""
 
-import os
 from pathlib import Path, PurePosixPath
 
 import torch
@@ -9,6 +8,7 @@ from safetensors.torch import save
 from torch import nn
 
 from qwenlab.errors import QwenlabError, read_json, refuse_lfs_pointer
+from qwenlab.files import replacing
 from qwenlab.model.deltanet import KEPT_FLOAT32
 
 SINGLE = "model.safetensors"
@@ -67,15 +67,14 @@ def load_weights(model: nn.Module, folder, dtype: torch.dtype | None = None, dev
 
 
 def save_weights(model: nn.Module, folder, dtype: torch.dtype | None = None) -> Path:
-    """Writes `folder`/model.safetensors (parameters as `dtype`, None = as they are); the file appears whole or not."""
+    """Writes `folder`/model.safetensors (parameters as `dtype`, None = as they are).
+
+    The file appears whole or not at all. Raises OSError.
+    """
     path = Path(folder) / SINGLE
-    part = path.with_name(SINGLE + ".part")
     tensors = {name: p.detach().to("cpu", dtype_of(name, dtype)).contiguous() for name, p in model.named_parameters()}
-    try:
-        part.write_bytes(save(tensors, metadata={"format": "pt"}))  # not save_file: it makes files only we may read
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(path) as part:  # not save_file: it makes files that only we may read
+        part.write_bytes(save(tensors, metadata={"format": "pt"}))
     return path
 
 

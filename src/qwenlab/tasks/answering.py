@@ -1,16 +1,12 @@
 """Many requests answered with what memory there is: how many rows fit, and what to do when they didn't."""
 
-import os
-import re
-import sys
+import logging
 from collections.abc import Iterator
 from itertools import groupby
-from pathlib import Path
 
+import psutil
 import torch
-from tqdm import tqdm
 
-from qwenlab.console import say
 from qwenlab.engine.engine import Engine
 from qwenlab.engine.generation import ended
 from qwenlab.engine.prefix import share
@@ -18,8 +14,8 @@ from qwenlab.engine.request import Request, RequestOutput
 from qwenlab.engine.results import Stats
 
 MOST_ROWS = 256  # more hardly gains speed, and the last answers wait longer for company
-MEMINFO = Path("/proc/meminfo")
 CHUNK = 256  # tokens of a prompt that a row reads in a step
+logger = logging.getLogger(__name__)
 
 
 def answers(
@@ -58,14 +54,15 @@ def answers(
 def halve(engine: Engine) -> None:
     """Goes on with half the slots, and says so."""
     fewer = engine.slots // 2
-    with tqdm.external_write_mode(file=sys.stderr):
-        say(f"out of memory with {engine.slots} answers at once; going on with {fewer}, nothing is lost")
+    full = f"out of memory with {engine.slots} answers at once"
+    logger.warning(f"{full}; going on with {fewer}, nothing is lost")
     engine.resize(fewer)
     torch.cuda.empty_cache()
 
 
 def rows_that_fit(model, requests: list[Request]) -> int:
-    """How many of the requests can surely run at once in the memory that is free now: 1 to 256. Says it.
+    """How many of the requests can surely run at once in the memory that is free now: 1 to 256.
+    Logs it.
 
     An estimate on the safe side, in four fifths of that memory. A row counts its state at three times its longest
     text (it grows by doubling, and for a moment the old one is there too), what a layer holds while it reads, and its
@@ -80,15 +77,14 @@ def rows_that_fit(model, requests: list[Request]) -> int:
     row = 3 * (one + (longest - 1) * (two - one)) + reading + 16 * config.vocab_size
     free = free_memory(model.device)
     rows = max(1, min(MOST_ROWS, len(requests), int(0.8 * free / row)))
-    say(f"batch size {rows}: up to {row / 2**20:.1f} MiB each, {free / 2**20:.0f} MiB are free")
+    each = f"up to {row / 2**20:.1f} MiB each, {free / 2**20:.0f} MiB are free"
+    logger.info(f"batch size {rows}: {each}")
     return rows
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes: what a GPU's driver has left; else what Linux calls available, or half of all that the machine has.
+    """Bytes: what a GPU's driver has left, else what the system can give without swapping.
     A container's own limit isn't known here."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    if MEMINFO.exists():
-        return int(re.search(r"MemAvailable: *(\d+) kB", MEMINFO.read_text())[1]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return psutil.virtual_memory().available

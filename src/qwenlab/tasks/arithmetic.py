@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from qwenlab.orders import seeded
 from qwenlab.tasks.wordings import ask
 
 # Share of each kind in a mixed set; the shares add up to 1.
@@ -124,7 +125,7 @@ def problem_stream(
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown or not kinds:
         raise ValueError(f"kinds has {unknown or 'nothing'}; expected some of {', '.join(KINDS)}")
-    return _stream(random.Random(f"arithmetic {seed} {split}"), split, kinds, set() if seen is None else seen)
+    return _stream(seeded("arithmetic", seed, split), split, kinds, set() if seen is None else seen)
 
 
 def _stream(rng: random.Random, split: str, kinds: list[str], seen: set[str]) -> Iterator[ArithmeticProblem]:

@@ -7,7 +7,6 @@ means is another number wherever their lengths differ; widely used trainers took
 (Hinton et al. 2015, arXiv:1503.02531).
 """
 
-import random
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import lru_cache
@@ -19,6 +18,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from qwenlab.errors import flags, number, whole
+from qwenlab.orders import seeded, seeded_order
 from qwenlab.tasks.run_folder import RunFolder
 from qwenlab.tasks.traces import Row, Trace, TraceError, answer_rows
 from qwenlab.tasks.training import (
@@ -102,7 +102,7 @@ def distill(
         raise TraceError(f"{len(rows)} traces are of use, expected more than the {held_out} that are held out")
     if teacher:
         check_teacher(model, tokenizer, *teacher)
-    random.Random(f"held out {seed}").shuffle(rows)
+    rows = [rows[place] for place in seeded_order(len(rows), "held out", seed)]
     apart, rows = sorted(rows[:held_out], key=lambda row: len(row.ids)), rows[held_out:]
     batches_an_epoch = -(-len(rows) // batch_size)
     steps = max(1, round(epochs * batches_an_epoch))
@@ -194,9 +194,10 @@ def batches(lengths: tuple[int, ...], batch_size: int, seed: int, epoch: int) ->
 
     It follows from the arguments alone, so that a run which goes on needs nothing but its step.
     """
-    rng = random.Random(f"batches {seed} {epoch}")
-    pools = cut(rng.sample(range(len(lengths)), len(lengths)), POOL * batch_size)
-    filled = [batch for pool in pools for batch in cut(sorted(pool, key=lengths.__getitem__), batch_size)]
+    rng = seeded("batches", seed, epoch)
+    filled = []
+    for pool in cut(rng.sample(range(len(lengths)), len(lengths)), POOL * batch_size):
+        filled += cut(sorted(pool, key=lengths.__getitem__), batch_size)
     rng.shuffle(filled)
     return filled
 
@@ -208,8 +209,14 @@ def cut(things: list, size: int) -> list[list]:
 def rectangle(rows: Sequence[Row], pad_id: int) -> tuple[Tensor, Tensor, Tensor]:
     """input_ids (B, T) int64 padded on the right, attention_mask (B, T) bool, and (B, T) bool which ids are answers,
     their stop ids included. All from lengths: an answer may end in the pad id, or hold it."""
-    width = max(len(row.ids) for row in rows)
-    input_ids = torch.tensor([row.ids + [pad_id] * (width - len(row.ids)) for row in rows])
-    columns = torch.arange(width)
+    input_ids = right_pad([row.ids for row in rows], pad_id)
+    columns = torch.arange(input_ids.shape[1])
     mask = columns < torch.tensor([len(row.ids) for row in rows])[:, None]  # (B, T)
     return input_ids, mask, mask & (columns >= torch.tensor([row.prompt for row in rows])[:, None])
+
+
+def right_pad(sequences: Sequence[Sequence[int]], pad_id: int) -> Tensor:
+    """Pads on the right, as a loss over answers reads rows. Returns input_ids (B, T) int64."""
+    width = max(map(len, sequences))
+    rows = [list(ids) + [pad_id] * (width - len(ids)) for ids in sequences]
+    return torch.tensor(rows, dtype=torch.int64)

@@ -3,22 +3,31 @@
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext
-from hashlib import sha256
 from math import sqrt
 from statistics import NormalDist, fmean
 from time import perf_counter
 
-import torch
 from tqdm import tqdm
 
 from qwenlab.engine.engine import Engine
 from qwenlab.engine.request import RequestOutput, make_requests
 from qwenlab.engine.results import Stats
 from qwenlab.errors import whole
+from qwenlab.files import write_whole
+from qwenlab.fingerprints import fingerprint, some_weights
+from qwenlab.model.model import Model
 from qwenlab.tasks.answering import answers, rows_that_fit
 from qwenlab.tasks.grading import extract_answer, grade
 from qwenlab.tasks.problems import Problem, opens_thinking, problem_prompts, problem_seeds
-from qwenlab.tasks.run_folder import FLAG, NUMBER, OPTIONAL_TEXT, TEXT, WHOLE, RunFolder, write_whole
+from qwenlab.tasks.run_folder import (
+    FLAG,
+    NUMBER,
+    OPTIONAL_TEXT,
+    TEXT,
+    WHOLE,
+    RunFolder,
+    RunFolderError,
+)
 
 RECORDS, SUMMARY = "records.jsonl", "summary.json"
 FIELDS = {"id": TEXT, "number": WHOLE, "sample": WHOLE, "prompt": TEXT, "text": TEXT}
@@ -47,10 +56,11 @@ def evaluate(
 ) -> "Evaluation":
     """Answers the problems in batches, grades each answer as it ends, and sums up.
 
-    `batch_size` answers are at work at once; "auto" takes what memory allows and says so. If a GPU's memory runs out,
-    half as many go on from there. `samples` answers a problem read its prompt once. What sample k of a problem says
-    depends on `seed`, the problem's own number and k, never on its neighbours. strategy and the sampling options are
-    those of `generate`, thinking and plain those of `problem_prompts`.
+    `batch_size` answers are at work at once; "auto" takes what memory allows and logs it. If a
+    GPU's memory runs out, half as many go on from there. `samples` answers a problem read its
+    prompt once. What sample k of a problem says depends on `seed`, the problem's own number and k,
+    never on its neighbours. strategy and the sampling options are those of `generate`, thinking and
+    plain those of `problem_prompts`.
 
     folder: where records.jsonl gets each record as its answer ends (a path, or a RunFolder of the caller's). Called
     again with the same settings it goes on: no answer is lost, none is there twice. Batch size and strategy may
@@ -103,7 +113,7 @@ def evaluate(
         result = Evaluation(problems, [done[key] for key in sorted(done)], rows, stats, grading)
         if run and (missing or not (run.path / SUMMARY).exists()):
             held = {"model": str(getattr(model, "folder", None))} | vars(result) | {"records": RECORDS}
-            write_whole(run.path / SUMMARY, json.dumps(held, indent=2) + "\n")
+            write_whole(run.path / SUMMARY, json.dumps(held, indent=2) + "\n", RunFolderError)
     return result
 
 
@@ -117,12 +127,11 @@ def judged(tokenizer, problem: Problem, sample: int, request: RequestOutput) -> 
     return said | verdict | ended | ({"error": request.error} if request.error else {})
 
 
-def identity(model, problems: Sequence[Problem]) -> dict[str, str]:
-    """Which weights and which problems, as hashes. Of each tensor some 64 values count: training moves them all."""
-    some = [p.detach().flatten()[:: max(1, p.numel() // 64)].to("cpu", torch.float32) for p in model.parameters()]
-    asked = repr([(p.number, p.id, p.question, p.answer) for p in problems]).encode("utf-8", "replace")
-    hashes = {"weights": torch.cat(some).numpy().tobytes(), "problems": asked}
-    return {"dtype": str(model.dtype)} | {name: sha256(text).hexdigest()[:16] for name, text in hashes.items()}
+def identity(model: Model, problems: Sequence[Problem]) -> dict[str, str]:
+    """Which weights and which problems, as fingerprints."""
+    asked = repr([(p.number, p.id, p.question, p.answer) for p in problems])
+    data = fingerprint([asked.encode("utf-8", "replace")])
+    return {"dtype": str(model.dtype), "weights": some_weights(model), "problems": data}
 
 
 class Evaluation:

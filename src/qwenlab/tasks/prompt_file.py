@@ -2,10 +2,12 @@
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from qwenlab.errors import QwenlabError, json_value, text_of, unwritable
+from qwenlab.files import part_of, write_whole
 from qwenlab.text.chat_template import ChatTemplateError, check_messages
 
 
@@ -90,7 +92,7 @@ def encode_prompts(
     return encoded
 
 
-def check_writable(path, prompts) -> None:
+def check_writable(path: str | Path, prompts: str | Path) -> None:
     """Refuses a place where no file can be written, before hours of work end there. Raises PromptFileError.
 
     Nor may it be what a new file would destroy: a device, a pipe, the file of `prompts`.
@@ -112,29 +114,28 @@ def check_writable(path, prompts) -> None:
         raise unwritable(path, problem, PromptFileError) from None
 
 
-def part_of(path: Path) -> Path:
-    """What is written first and renamed last; beside the file itself where `path` is a link to it."""
-    path = path.resolve()
-    return path.with_name(path.name + ".part")
-
-
-def write_answers(path, prompts: list[Prompt], requests, texts: list[str], comparisons) -> None:
+def write_answers(
+    path: str | Path,
+    prompts: list[Prompt],
+    requests: Iterable,
+    texts: list[str],
+    comparisons: list,
+) -> None:
     """One JSON object a prompt: what was asked, the answer, and how it compares with the answer alone, if known.
 
     The file appears whole or not at all. Raises PromptFileError if it can't be written.
     """
-    part = part_of(Path(path))
-    try:
-        with part.open("w", encoding="utf-8") as file:
-            for prompt, request, text, comparison in zip(prompts, requests, texts, comparisons, strict=True):
-                asked = {"prompt": prompt.text} if prompt.plain else {"messages": prompt.messages}
-                answer = {"answer": text, "finish_reason": request.finish_reason, "token_ids": request.token_ids}
-                if request.error:
-                    answer["error"] = request.error
-                entry = {"line": prompt.line} | asked | answer | {"prompt_tokens": len(request.prompt)}
-                file.write(json.dumps(entry | (asdict(comparison) if comparison else {}), ensure_ascii=False) + "\n")
-        os.replace(part, Path(path).resolve())
-    except OSError as problem:
-        raise unwritable(path, problem, PromptFileError) from None
-    finally:
-        part.unlink(missing_ok=True)
+    lines = []
+    for answered in zip(prompts, requests, texts, comparisons, strict=True):
+        prompt, request, text, comparison = answered
+        entry = {"line": prompt.line}
+        entry |= {"prompt": prompt.text} if prompt.plain else {"messages": prompt.messages}
+        entry |= {"answer": text, "finish_reason": request.finish_reason}
+        entry["token_ids"] = request.token_ids
+        if request.error:
+            entry["error"] = request.error
+        entry["prompt_tokens"] = len(request.prompt)
+        if comparison:
+            entry |= asdict(comparison)
+        lines.append(json.dumps(entry, ensure_ascii=False) + "\n")
+    write_whole(Path(path), "".join(lines), PromptFileError)

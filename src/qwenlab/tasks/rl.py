@@ -4,7 +4,6 @@ Group relative policy optimisation (Shao et al., arXiv:2402.03300) needs no seco
 mean reward of a group takes its place. `grpo` is the whole loop; its formulas stand in `qwenlab.tasks.objective`.
 """
 
-import random
 from collections.abc import Sequence
 from contextlib import nullcontext
 from copy import deepcopy
@@ -16,6 +15,7 @@ from torch import Tensor
 from qwenlab.engine.generation import generate
 from qwenlab.engine.padding import left_pad
 from qwenlab.errors import flags, number, whole
+from qwenlab.orders import seeded_order
 from qwenlab.tasks.evaluation import MOST_ANSWERS, judged
 from qwenlab.tasks.objective import (
     AVERAGES,
@@ -189,8 +189,7 @@ def problem_order(count: int, seed: int, start: int, many: int) -> list[tuple[in
     """
     orders = {}
     for epoch in {place // count for place in range(start, start + many)}:
-        orders[epoch] = list(range(count))
-        random.Random(f"problems {seed} {epoch}").shuffle(orders[epoch])
+        orders[epoch] = seeded_order(count, "problems", seed, epoch)
     return [(place // count, orders[place // count][place % count]) for place in range(start, start + many)]
 
 

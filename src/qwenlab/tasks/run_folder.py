@@ -1,21 +1,24 @@
-"""The folder of one run: its settings, its records line by line, its checkpoints. A run that was killed goes on there.
+"""The folder of one run: its settings, its records line by line, its checkpoints.
 
-Whatever moment it dies at, the folder holds whole things only: a torn last line is cut off when it is opened again, and
-a checkpoint has its name only once it is complete. What a kill left half written goes when the run goes on.
+A run that was killed goes on there. Whatever moment it dies at, the folder holds whole things only:
+a torn last line is cut off when it is opened again, and a checkpoint has its name only once it is
+complete. What a kill left half written goes when the run goes on.
 """
 
-import fcntl
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from qwenlab.errors import QwenlabError, failure, json_value, read_json, unwritable
+from qwenlab.files import PART, write_folder, write_whole
 
 SETTINGS = "run.json"
-PART = ".part"
+LOCK = "run.lock"  # empty; stays when the run has ended
 # What a field of a record may have to be, in the words of the error.
 FLAG, WHOLE, NUMBER = "true or false", "a whole number of at least 0", "a number"
 TEXT, OPTIONAL_TEXT = "a text", "a text or null"
@@ -30,37 +33,45 @@ class RunFolderError(QwenlabError):
 class RunFolder:
     """Makes the folder `path` for a run with these settings, or goes on with it where it holds the same run.
 
-    settings: what the results depend on, as JSON values. `resumed` tells whether the run was there already. Only one
-    process at a time may have it; use it in a `with` statement, or call `close`. Raises RunFolderError if the folder
-    holds another run (naming the first setting that differs), other files, or is in use.
+    settings: what the results depend on, as JSON values. `resumed` tells whether the run was there
+    already. Only one process at a time may have it; use it in a `with` statement, or call `close`.
+    Raises RunFolderError if the folder holds another run (naming the first setting that differs),
+    other files, or is in use.
     """
 
-    def __init__(self, path, settings: dict):
+    def __init__(self, path: str | Path, settings: dict):
         self.path = Path(path)
-        self.files = {}
-        settings = json.loads(json.dumps(settings))  # as they come back: tuples are lists
-        self.lock = None
+        self.files: dict[str, FileIO] = {}
+        self.lock = FileLock(self.path / LOCK, timeout=0, thread_local=False)
         try:
-            if self.path.exists() and not self.path.is_dir():
-                raise RunFolderError(f"{self.path}: a file, expected a folder for the run")
-            self.path.mkdir(parents=True, exist_ok=True)
-            self.lock = os.open(self.path, os.O_RDONLY)
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.resumed = (self.path / SETTINGS).exists()
-            if self.resumed:
-                self.check(read_json(self.path / SETTINGS, RunFolderError), settings)
-                self.clear()
-            elif any(path.suffix != PART for path in self.path.iterdir()):
-                raise RunFolderError(f"{self.path}: holds files but no run (no {SETTINGS}); name another folder")
-            else:
-                write_whole(self.path / SETTINGS, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
-        except BaseException as problem:
+            self.open(json.loads(json.dumps(settings)))  # as they come back: tuples are lists
+        except Timeout:
+            error = RunFolderError(f"{self.path}: another process is at work in it")
+            raise failure(error) from None
+        except OSError as problem:
             self.close()
-            if isinstance(problem, BlockingIOError):
-                raise failure(RunFolderError(f"{self.path}: another process is at work in it")) from None
-            if isinstance(problem, OSError):
-                raise unwritable(self.path, problem, RunFolderError) from None
+            raise unwritable(self.path, problem, RunFolderError) from None
+        except BaseException:
+            self.close()
             raise
+
+    def open(self, settings: dict) -> None:
+        """Locks the folder, and checks that the run in it is this one, or begins it."""
+        if self.path.exists() and not self.path.is_dir():
+            raise RunFolderError(f"{self.path}: a file, expected a folder for the run")
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not (self.path / SETTINGS).exists() and any(map(is_foreign, self.path.iterdir())):
+            reason = f"holds files but no run (no {SETTINGS}); name another folder"
+            raise RunFolderError(f"{self.path}: {reason}")
+        if os.access(self.path, os.W_OK):  # elsewhere nothing can be written, only read
+            self.lock.acquire()
+        self.resumed = (self.path / SETTINGS).exists()
+        if self.resumed:
+            self.check(read_json(self.path / SETTINGS, RunFolderError), settings)
+            self.clear()
+        else:
+            text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+            write_whole(self.path / SETTINGS, text, RunFolderError)
 
     def check(self, there: dict, now: dict) -> None:
         """Raises RunFolderError where the folder's run isn't this one."""
@@ -147,35 +158,28 @@ class RunFolder:
         if name in self.files:
             self.files.pop(name).close()
         lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
-        write_whole(self.path / name, "".join(lines))
+        write_whole(self.path / name, "".join(lines), RunFolderError)
 
     def write_folder(self, name: str, fill: Callable[[Path], None]) -> Path:
         """A folder inside, whole or not at all: `fill(path)` writes the files. Raises RunFolderError."""
-        path, part = self.path / name, self.path / (name + PART)
-        try:
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir(parents=True)
-            fill(part)
-            shutil.rmtree(path, ignore_errors=True)
-            os.replace(part, path)
-        except OSError as problem:
-            raise unwritable(path, problem, RunFolderError) from None
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
-        return path
+        return write_folder(self.path / name, fill, RunFolderError)
 
     def close(self) -> None:
         for file in self.files.values():
             file.close()
-        if self.lock is not None:
-            os.close(self.lock)
-        self.files, self.lock = {}, None
+        self.files = {}
+        self.lock.release()
 
     def __enter__(self) -> "RunFolder":
         return self
 
     def __exit__(self, *_) -> None:
         self.close()
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether a file in a folder was there before any run: a kill may leave a lock and parts."""
+    return path.name != LOCK and path.suffix != PART
 
 
 def check_record(record, place: str, fields: dict[str, str], error: type[QwenlabError]) -> None:
@@ -203,15 +207,3 @@ IS_A = {
     TEXT: lambda value: isinstance(value, str),
     OPTIONAL_TEXT: lambda value: value is None or isinstance(value, str),
 }
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """The file appears whole or not at all. Raises RunFolderError."""
-    part = path.with_name(path.name + PART)
-    try:
-        part.write_bytes(content.encode() if isinstance(content, str) else content)
-        os.replace(part, path)
-    except OSError as problem:
-        with suppress(OSError):
-            part.unlink()
-        raise unwritable(path, problem, RunFolderError) from None

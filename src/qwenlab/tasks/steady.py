@@ -1,35 +1,10 @@
-"""What holds while a training runs: Ctrl-C waits for the end of a step, and no kernel changes."""
+"""What holds while a training runs: no kernel changes."""
 
 import os
-import signal
-import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tqdm import tqdm
-
 from qwenlab.fast import linear
-
-
-@contextmanager
-def patient() -> Iterator[list]:
-    """Inside, the first Ctrl-C is noted in the list; the next one interrupts."""
-    asked, before = [], signal.getsignal(signal.SIGINT)
-
-    def note(*_) -> None:
-        asked.append(True)
-        signal.signal(signal.SIGINT, before)
-        tqdm.write("qwenlab: this step is finished first; Ctrl-C once more stops at once", file=sys.stderr)
-
-    listening = callable(before) and threading.current_thread() is threading.main_thread()
-    try:
-        if listening:
-            signal.signal(signal.SIGINT, note)
-        yield asked
-    finally:
-        if listening:
-            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

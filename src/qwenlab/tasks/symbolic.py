@@ -3,7 +3,6 @@
 import atexit
 import json
 import os
-import selectors
 import signal
 import subprocess
 import sys
@@ -11,6 +10,8 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import BinaryIO
 
 from qwenlab.errors import QwenlabError
 
@@ -21,6 +22,7 @@ VOTE_LIMIT = 5.0
 # Seconds by which a reply may be late before the process counts as hung, and for the start, which loads SymPy.
 LATE = 0.7
 START = 120.0
+NEW_GROUP = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)  # 0: not Windows
 
 
 class GradingError(QwenlabError):
@@ -41,13 +43,16 @@ class Budget:
 class Worker:
     """One process for all threads of this one, started at the first question and kept for the next.
 
-    It is a plain child process with two pipes. So it needs no main guard, and ends when this process does, however
-    that ends. It is replaced when it has died or hangs, and a forked child gets one of its own.
+    It is a plain child process with two pipes, on every system. So it needs no main guard, and ends
+    when this process does, however that ends. It is replaced when it has died or hangs, and a
+    forked child gets one of its own.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.lock = threading.Lock()
         self.process: subprocess.Popen | None = None
+        self.replies: SimpleQueue[bytes] = SimpleQueue()
+        self.reader: threading.Thread | None = None
 
     def equal(self, one: str, two: str, budget: Budget | None = None) -> bool:
         """If both are the same; False where LIMIT, `budget` or the worker's memory doesn't suffice to say.
@@ -78,10 +83,18 @@ class Worker:
     def start(self) -> None:
         command = [sys.executable, "-P", str(PROGRAM)]  # -P: tasks/ is no place to import from
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        try:  # in a session of its own, out of reach of the terminal's Ctrl-C
-            self.process = subprocess.Popen(command, **pipes, bufsize=0, start_new_session=True)
+        # In a session of its own (on Windows a group), out of reach of the terminal's Ctrl-C.
+        apart = {"start_new_session": True, "creationflags": NEW_GROUP}
+        try:
+            self.process = subprocess.Popen(command, **pipes, **apart, bufsize=0)
         except OSError as problem:
-            raise GradingError(f"grading needs a process of its own, {command[0]!r} doesn't start: {problem}") from None
+            reason = f"{command[0]!r} doesn't start: {problem}"
+            raise GradingError(f"grading needs a process of its own, {reason}") from None
+        # A thread reads, since not every system can wait for a pipe with a time limit.
+        self.replies = SimpleQueue()
+        task = (self.process.stdout, self.replies)
+        self.reader = threading.Thread(target=read_lines, args=task, daemon=True)
+        self.reader.start()
         reply = self.line(START)
         if reply is None:
             raise GradingError(f"grading needs a process of its own, which wasn't ready after {START:.0f} s")
@@ -93,30 +106,50 @@ class Worker:
         try:
             self.process.stdin.write(question)
             return self.line(seconds)
-        except BrokenPipeError:
+        except OSError:  # a broken pipe
             return b""
 
     def line(self, seconds: float) -> bytes | None:
-        with selectors.DefaultSelector() as ready:
-            ready.register(self.process.stdout, selectors.EVENT_READ)
-            return self.process.stdout.readline() if ready.select(seconds) else None
+        try:
+            return self.replies.get(timeout=seconds)
+        except Empty:
+            return None
 
     def stop(self) -> None:
         process, self.process = self.process, None
-        if process is not None:
+        if process is None:
+            return
+        if hasattr(os, "killpg"):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # with its child, which may hang alone
-            with process:  # closes the pipes, which ends the worker's child, and waits
-                pass
+        else:
+            process.kill()  # it has no child where there is no fork
+        if self.reader is not None:
+            self.reader.join(LATE)  # it ends with the process; a pipe isn't closed while it is read
+        with process:  # closes the pipes, and waits
+            pass
 
     def forget(self) -> None:
         """In a forked child: the worker is the parent's."""
         self.lock = threading.Lock()
+        self.reader = None  # threads don't live on in a child
         process, self.process = self.process, None
         if process is not None:
             process.returncode = 0  # no child of ours to wait for
             process.stdin.close()
             process.stdout.close()
+
+
+def read_lines(pipe: BinaryIO, lines: SimpleQueue) -> None:
+    """Puts every line of the pipe into `lines`, and b"" when it is closed."""
+    while True:
+        try:
+            line = pipe.readline()
+        except (OSError, ValueError):  # closed on our side
+            line = b""
+        lines.put(line)
+        if not line:
+            return
 
 
 WORKER = Worker()

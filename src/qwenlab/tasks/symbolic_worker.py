@@ -9,25 +9,38 @@ r"""The process that does symbolic mathematics: one question a line on stdin, on
 math-verify's parser (latex2sympy2_extended) reads the LaTeX, SymPy decides. math-verify's own comparison is too
 generous for a grader: it drops letters that could be units, ignores case and rounds small numbers to nothing.
 
-A child does the work, and a timer of the system ends it at the limit, whatever it hangs in. The next child is there in
-no time, since SymPy is loaded already. Both end when stdin closes, as it does when the process that asks is gone,
-however that ended.
+Where the system can fork and set timers, a child does the work, and a timer ends it at the limit,
+whatever it hangs in. The next child is there in no time, since SymPy is loaded already. Elsewhere
+this process does the work itself; whoever asked ends it when the reply is late, and starts another,
+which takes as long as loading SymPy. If nobody is left to end it, it ends by itself a little later.
+All of them end when stdin closes, as it does when the process that asks is gone, however that
+ended.
+
+Memory is limited where the module `resource` is there and the system heeds it (Linux). Elsewhere a
+single question may take all there is; what has grown is only replaced before the next question.
 """
 
+import faulthandler
 import json
 import logging
 import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 
+import psutil
+
 # Bytes of address space: what asks for more gets a MemoryError, not the machine's memory.
 SPACE = 2**30
-# How far a child may grow above what it started with, as `getrusage` counts it (kB, on macOS bytes), before the next
-# one takes over; and the exit status which says that.
-GROWTH, GROWN = 100_000 * (1024 if sys.platform == "darwin" else 1), 3
+# By how many bytes it may grow before the next one takes over, and the exit status that says so.
+GROWTH = 100 * 2**20
+GROWN = 3
+PATIENCE = 2.0  # seconds
+# A child that a timer ends; without these the work is done without one.
+HAS_CHILDREN = hasattr(os, "fork") and hasattr(signal, "SIGALRM")
 # Digits to which two values are computed before anything is proved, and to which they must agree.
 DIGITS, AGREED = 40, 25
 # Letters with a value beside them are functions: f(x). Any other, as in x(x+1), is a factor.
@@ -189,26 +202,61 @@ def rounded(text: str, other: str) -> bool:
     return int(decimal * scale) in (int(exact), sympy.floor(exact + sympy.Rational(1, 2)))
 
 
-def serve(reply) -> int:
+def serve(reply: Callable[[object], None]) -> int:
     """Answers until stdin closes: 0; or until this process has grown too large: GROWN."""
-    import resource
-
-    def peak() -> int:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-    rest = peak()
+    memory = psutil.Process().memory_info
+    rest = memory().rss
     for line in sys.stdin:
         limit, one, two = json.loads(line)
-        signal.setitimer(signal.ITIMER_REAL, limit)
+        start_timer(limit)
         try:
             right = equal(one, two)
         except Exception:  # RecursionError and MemoryError too
             right = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        stop_timer()
         reply(right)
-        if peak() - rest > GROWTH:
+        if memory().rss - rest > GROWTH:
             return GROWN
     return 0
+
+
+def start_timer(seconds: float) -> None:
+    """Ends this process after so many seconds, whatever it hangs in, unless `stop_timer` is called.
+
+    Without timers of the system a bit later: whoever asked is to end it first, and knows why.
+    """
+    if HAS_CHILDREN:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+    else:  # a thread of its own, which needs no lock of the interpreter's
+        faulthandler.dump_traceback_later(seconds + PATIENCE, exit=True)
+
+
+def stop_timer() -> None:
+    if HAS_CHILDREN:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    else:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def serve_in_children(reply: Callable[[object], None]) -> None:
+    """As `serve`, in one child after the other; one that a timer ended has not replied."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends a child
+    status = GROWN
+    while status in (GROWN, -signal.SIGALRM):
+        child = os.fork()
+        if not child:
+            os._exit(serve(reply))
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status == -signal.SIGALRM:
+            reply(False)
+
+
+def limit_memory() -> None:
+    """Lets this process and its children have SPACE at most, where there is such a limit."""
+    with suppress(ImportError, OSError, ValueError):  # Windows; macOS
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (SPACE, SPACE))
 
 
 def main() -> None:
@@ -219,8 +267,6 @@ def main() -> None:
 
     logging.disable(logging.CRITICAL)
     try:
-        import resource
-
         # Makes parser and SymPy ready for all children, and makes sure that `parser` has its way.
         ready = [
             equal(r"\frac{x}{2}+\sqrt{8}", r"\sqrt{2}\cdot 2+0.5x"),
@@ -230,20 +276,14 @@ def main() -> None:
         ]
         if not all(ready):
             return reply(f"this version reads or compares otherwise: {ready}")
-    except Exception as problem:  # Windows has no `resource`
+    except Exception as problem:
         return reply(f"{type(problem).__name__}: {problem}")
-    with suppress(OSError, ValueError):  # macOS
-        resource.setrlimit(resource.RLIMIT_AS, (SPACE, SPACE))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends a child
+    limit_memory()
     reply("")
-    status = GROWN
-    while status in (GROWN, -signal.SIGALRM):
-        child = os.fork()
-        if not child:
-            os._exit(serve(reply))
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if status == -signal.SIGALRM:
-            reply(False)
+    if HAS_CHILDREN:
+        serve_in_children(reply)
+    else:
+        serve(reply)
 
 
 if __name__ == "__main__":

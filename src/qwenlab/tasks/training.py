@@ -1,10 +1,12 @@
 """What every training here needs: an optimiser, checkpoints from which it goes on bit by bit, metrics, Ctrl-C."""
 
-import hashlib
+import csv
+import io
 import json
+import logging
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from time import perf_counter
 
@@ -16,13 +18,16 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from tqdm import tqdm
 
-from qwenlab.console import say
 from qwenlab.errors import QwenlabError, failure, json_value, read_json, text_of
 from qwenlab.fast import linear
+from qwenlab.files import write_whole
+from qwenlab.fingerprints import all_weights, fingerprint
+from qwenlab.interrupts import held_back
 from qwenlab.loading import save_checkpoint
+from qwenlab.model.model import Model
 from qwenlab.model.weights import load_weights
-from qwenlab.tasks.run_folder import NUMBER, WHOLE, RunFolder, check_record, write_whole
-from qwenlab.tasks.steady import patient, reference_kernels
+from qwenlab.tasks.run_folder import NUMBER, WHOLE, RunFolder, RunFolderError, check_record
+from qwenlab.tasks.steady import reference_kernels
 
 METRICS, TABLE = "metrics.jsonl", "metrics.csv"
 OPTIMISER, POSITION = "optimizer.safetensors", "training.json"  # beside a checkpoint's model.safetensors
@@ -34,6 +39,9 @@ COLDEST, HOTTEST = 0.001, 1000.0
 LARGEST_KL = 1000.0
 LARGE = 1e38  # float32 ends there
 CHECKPOINT = re.compile(r"step-\d{6,}")
+FINISHING = "this step is finished first; Ctrl-C once more stops at once"
+
+logger = logging.getLogger(__name__)
 
 
 class TrainingError(QwenlabError):
@@ -53,7 +61,7 @@ class Training:
     the same number of threads, on a CPU (on a GPU some sums have no fixed order).
     """
 
-    def __init__(self, model, folder: RunFolder | None, *, lr: float, clip: float = 1.0):
+    def __init__(self, model: Model, folder: RunFolder | None, *, lr: float, clip: float = 1.0):
         self.model, self.folder, self.clip = model, folder, clip
         self.step, self.metrics = 0, []
         path = last_checkpoint(folder.path) if folder else None
@@ -70,7 +78,7 @@ class Training:
                 have = f"{len(self.metrics)} steps, expected the {self.step} of {path.name}"
                 raise TrainingError(f"{folder.path / METRICS}: {have}")
             folder.keep(METRICS, self.metrics)
-            write_whole(folder.path / TABLE, "".join(map(csv, self.metrics)))
+            write_whole(folder.path / TABLE, as_csv(self.metrics), RunFolderError)
         self.spent = sum(record["seconds"] for record in self.metrics)
 
     def go_on(self, path: Path) -> None:
@@ -118,17 +126,25 @@ class Training:
         return norm.item()
 
     def run(
-        self, one_step: Callable, *, steps: int, minutes=None, save_every=10, progress=False, show=()
+        self,
+        one_step: Callable[[int], dict],
+        *,
+        steps: int,
+        minutes: float | None = None,
+        save_every: int = 10,
+        progress: bool = False,
+        show: Sequence[str] = (),
     ) -> list[dict]:
         """Calls `one_step(number)`, which trains and returns its metrics, until so many `steps` are done or so many
         `minutes` were spent on them, those before a kill included; a step once begun is finished.
 
-        Ctrl-C lets the step end, saves and raises KeyboardInterrupt; a second one doesn't wait. `show` names the
-        metrics for the progress bar. Returns `metrics`: a record a step, with its number (from 0) and seconds.
+        Ctrl-C lets the step end, saves, logs that and raises KeyboardInterrupt; a second one
+        doesn't wait. `show` names the metrics for the progress bar. Returns `metrics`: a record a
+        step, with its number (from 0) and seconds.
         """
         self.model.requires_grad_(True)
         bar = tqdm(total=steps, initial=self.step, unit="step", disable=not progress)
-        with patient() as asked, reference_kernels(), bar:
+        with held_back(FINISHING) as asked, reference_kernels(), bar:
             while self.step < steps and not asked and (minutes is None or self.spent < 60 * minutes):
                 began = perf_counter()
                 metrics = {"step": self.step, **one_step(self.step)}
@@ -138,7 +154,7 @@ class Training:
                 self.metrics.append(metrics)
                 if self.folder:
                     self.folder.append(METRICS, metrics)
-                    self.folder.add(TABLE, csv(metrics))
+                    self.folder.add(TABLE, as_csv([metrics]))
                 bar.set_postfix({name: f"{metrics[name]:.4g}" for name in show}, refresh=False)
                 bar.update()
                 if self.step % save_every == 0:
@@ -147,35 +163,41 @@ class Training:
         self.model.requires_grad_(False)
         if asked:
             if self.folder:
-                say(f"{self.folder.path}: saved after {self.step} steps; the same again goes on from there")
+                done = f"saved after {self.step} steps; the same again goes on from there"
+                logger.warning(f"{self.folder.path}: {done}")
             raise KeyboardInterrupt
         return self.metrics
 
 
-def csv(record: dict) -> str:
-    """A step's record as a line of CSV, that of step 0 below a line with the names."""
-    lines = [record] * (record["step"] == 0) + [record.values()]
-    return "".join(",".join(map(str, line)) + "\n" for line in lines)
+def as_csv(records: Iterable[dict]) -> str:
+    """The steps' records as lines of CSV, that of step 0 below a line with the names."""
+    lines = io.StringIO()
+    for record in records:
+        table = csv.DictWriter(lines, record.keys(), lineterminator="\n")
+        if record["step"] == 0:
+            table.writeheader()
+        table.writerow(record)
+    return lines.getvalue()
 
 
-def last_checkpoint(path) -> Path | None:
+def last_checkpoint(path: str | Path) -> Path | None:
     """The newest whole checkpoint in a run's folder, which `qwenlab.load` reads; None where there is none yet."""
     return max(checkpoints(path), key=lambda p: int(p.name[5:]), default=None)
 
 
-def checkpoints(path) -> list[Path]:
+def checkpoints(path: str | Path) -> list[Path]:
     """All in a run's folder: more than one where a kill came before the older was removed."""
     return [p for p in Path(path).glob("step-*") if CHECKPOINT.fullmatch(p.name)]
 
 
-def remove_others(path, kept: Path | None) -> None:
+def remove_others(path: str | Path, kept: Path | None) -> None:
     """Removes every checkpoint in a run's folder but one."""
     for other in checkpoints(path):
         if other != kept:
             shutil.rmtree(other, ignore_errors=True)
 
 
-def read_metrics(folder) -> list[dict]:
+def read_metrics(folder: str | Path) -> list[dict]:
     """The records of a training so far, a step each.
 
     Raises TrainingError where the folder has none, naming file and line for a record that is none.
@@ -202,17 +224,18 @@ def check_metrics(records: list, path: Path) -> None:
             raise TrainingError(f"{place}: {min(surplus)} is not in the steps before")
 
 
-def run_settings(model, problems: Sequence, **options) -> dict:
-    """The settings of a run's folder: the options, and what else its numbers follow from. Model and problems (JSON
-    values) as 16 letters that change with any of their numbers. Raises TrainingError unless the model is float32."""
+def run_settings(model: Model, problems: Sequence, **options) -> dict:
+    """The settings of a run's folder: the options, and what else its numbers follow from.
+
+    Model and problems (JSON values) are there as their fingerprints. Raises TrainingError unless
+    the model is float32.
+    """
     if model.dtype != torch.float32:
         raise TrainingError(f"the model is {model.dtype}, expected torch.float32: others round small updates away")
-    digest = hashlib.sha256()
-    for _, parameter in sorted(model.named_parameters()):
-        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy())
-    data = hashlib.sha256(json.dumps(problems, sort_keys=True).encode())
-    machine = {"device": str(model.device), "threads": torch.get_num_threads(), "kernel": linear.forced() or "linear"}
-    return {"model": digest.hexdigest()[:16], "problems": data.hexdigest()[:16], **options, **machine}
+    data = fingerprint([json.dumps(problems, sort_keys=True).encode()])
+    machine = {"device": str(model.device), "threads": torch.get_num_threads()}
+    machine["kernel"] = linear.forced() or "linear"
+    return {"model": all_weights(model), "problems": data, **options, **machine}
 
 
 def token_logprobs(model, input_ids, attention_mask, wanted, *, temperature=1.0, piece=None) -> Tensor:

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from qwenlab.files import write_whole
 from qwenlab.tasks.evaluation import Evaluation, evaluate, wilson
 from qwenlab.tasks.grading import form_of, graded
-from qwenlab.tasks.run_folder import write_whole
+from qwenlab.tasks.run_folder import RunFolderError
 from qwenlab.tasks.symbolic import VOTE_LIMIT, Budget
 from qwenlab.tasks.values import Form
 
@@ -72,7 +73,8 @@ def self_consistency(model, tokenizer, problems, *, samples=8, temperature=0.9, 
     voting = Voting(evaluate(model, tokenizer, problems, **sampling, **options), samples)
     if (folder := options.get("folder")) is not None:
         held = {name: value for name, value in vars(voting).items() if name != "evaluation"}
-        write_whole(Path(getattr(folder, "path", folder)) / "votes.json", json.dumps(held, indent=2) + "\n")
+        path = Path(getattr(folder, "path", folder)) / "votes.json"
+        write_whole(path, json.dumps(held, indent=2) + "\n", RunFolderError)
     return voting
 
 

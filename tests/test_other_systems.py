@@ -1,0 +1,132 @@
+"""What Linux has and Windows lacks is used where it is there; without it everything works too."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+import qwenlab
+
+SOURCE = Path(qwenlab.__file__).parents[1]
+# Read first by the process in which all is tried, and by each that it starts.
+LACKING = """
+import os, signal, sys, warnings
+import psutil  # its part for Linux imports resource, that for Windows does not
+
+warnings.filterwarnings("ignore", "only soft file lock is available")
+for module in ("fcntl", "resource"):
+    sys.modules[module] = None  # importing it raises ImportError
+for name in ("fork", "forkpty", "killpg", "setsid"):
+    delattr(os, name)
+for name in ("SIGALRM", "setitimer", "alarm"):
+    delattr(signal, name)
+"""
+PROGRAM = r"""
+import json, os
+import psutil, torch
+import qwenlab
+from qwenlab.bench.workloads import peak_memory
+from qwenlab.tasks import distill, evaluate, grade, grpo, load_problems
+from qwenlab.tasks.run_folder import RunFolder, RunFolderError
+from qwenlab.tasks.symbolic import WORKER
+from qwenlab.tasks.traces import Trace
+from qwenlab.teach import check
+
+torch.set_num_threads(1)
+told = {}
+model, tokenizer = qwenlab.load("tiny", "float32", "cpu")
+problems = load_problems("tiny-train", 8)
+
+options = {"max_new_tokens": 60, "folder": "evaluated"}
+records = evaluate(model, tokenizer, problems[:3], **options).records
+again = evaluate(model, tokenizer, problems[:3], **options)
+told["records"] = len(records)
+told["goes on"] = again.records == records and again.sampled_tokens == 0
+
+sizes = {"num_rollouts": 2, "prompts_per_step": 2, "max_new_tokens": 8}
+told["grpo"] = len(grpo(model, tokenizer, problems, steps=2, lr=1e-5, folder="trained", **sizes))
+traces = [Trace(problem, f"\\boxed{{{problem.answer}}}") for problem in problems]
+sizes = {"batch_size": 2, "held_out": 4}
+told["distill"] = len(distill(model, tokenizer, traces, folder="distilled", **sizes).metrics)
+told["check"] = [check("left-pad", answer).ok for answer in (qwenlab.left_pad, len)]
+told["memory"] = peak_memory(model.device)
+
+told["grades"] = [grade("x+1", "1+x"), grade("x+1", "2+x")]
+first = psutil.Process(WORKER.process.pid)
+told["children"] = len(first.children())
+told["endless"] = grade("2^{2^{2^{2^{2^{2}}}}}", "2")
+told["ended"] = not first.is_running()
+told["grades after"] = [grade("x+1", "1+x"), grade("x+1", "2+x")]
+
+with RunFolder("one", {}):
+    try:
+        RunFolder("one", {})
+    except RunFolderError as problem:
+        told["second"] = str(problem)
+RunFolder("one", {}).close()
+
+told["orphan"] = WORKER.process.pid
+WORKER.process.stdin.write(json.dumps([1.0, "2^{2^{2^{2^{2^{2}}}}}", "2"]).encode() + b"\n")
+print(json.dumps(told), flush=True)
+os._exit(0)  # as if it were killed: nobody is left to end the worker
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory) -> dict:
+    """What the program tells in a process without all that Windows lacks."""
+    folder = tmp_path_factory.mktemp("lacking")
+    (folder / "sitecustomize.py").write_text(LACKING, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=tmp_path_factory.mktemp("runs"),
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(SOURCE)])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def test_evaluation_and_training_need_neither_fork_nor_unix_modules(told):
+    assert told["records"] == 3 and told["goes on"]
+    assert told["grpo"] == told["distill"] == 2
+
+
+def test_answers_to_exercises_are_checked(told):
+    assert told["check"] == [True, False]
+
+
+def test_memory_is_measured(told):
+    assert 2**20 < told["memory"] < 2**50
+
+
+def test_grading_needs_neither_fork_nor_signals(told):
+    assert told["grades"] == told["grades after"] == [True, False]
+    assert told["children"] == 0
+
+
+def test_a_comparison_that_does_not_end_is_ended_with_its_process(told):
+    assert told["endless"] is False
+    assert told["ended"]
+
+
+def test_a_comparison_that_does_not_end_is_ended_when_nobody_is_left_to_do_it(told):
+    try:
+        orphan = psutil.Process(told["orphan"])
+    except psutil.NoSuchProcess:
+        return
+    try:
+        assert psutil.wait_procs([orphan], timeout=60)[1] == []
+    finally:
+        if orphan.is_running():
+            orphan.kill()  # it would take all memory
+
+
+def test_a_run_s_folder_belongs_to_one_at_a_time(told):
+    assert "another process is at work in it" in told["second"]
