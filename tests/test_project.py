@@ -33,7 +33,7 @@ def text_of(path):
 # --- Imports --------------------------------------------------------------------------------------
 
 # Each may import those before it.
-LAYERS = "errors console text model batching tasks bench teach exercises terminal commands cli".split()
+LAYERS = "errors console text model batching tasks bench exercises teach terminal commands cli".split()
 
 
 def test_imports_run_downwards():
