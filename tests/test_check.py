@@ -25,9 +25,8 @@ def test_a_stub_is_not_yet():
 
 def test_an_unknown_name_lists_the_known_ones():
     answer = check("left-padd", left_pad)
-    assert not answer.ok and re.search(
-        r"no exercise 'left-padd'. Known: .*left-pad, .*position-ids", repr(answer)
-    )
+    known = r"no exercise 'left-padd'. Known: .*left-pad, .*position-ids"
+    assert not answer.ok and re.search(known, repr(answer))
 
 
 def raises(sequences, pad_id):

@@ -163,7 +163,6 @@ EXERCISES["masked-softmax"] = Exercise(
             "exp is not the end: divide by the sum of the row, so that the weights add up to 1.",
         ),
         (_filled(0.0), "a score of 0 is not hidden: exp(0) is 1."),
-        (lambda s, m: (s * m).softmax(-1), "a score of 0 is not hidden: exp(0) is 1."),
         (
             lambda s, m: masked_softmax(s, ~m),
             "inverted: True means may see. You kept what is hidden.",

@@ -21,7 +21,7 @@ Verdict = tuple[list[str], list]  # the lines that say what is wrong (none if it
 class Answer(Html):
     """What `check` returns: `.ok`, and the words and pictures that say why."""
 
-    def __init__(self, ok: bool, lines: list[str], pictures: Sequence = ()):
+    def __init__(self, ok: bool, lines: list[str], pictures: Sequence = ()) -> None:
         self.ok = ok
         pictures = [picture for picture in pictures if picture is not None]
         html = "".join(f"<p>{escape(line)}</p>" for line in lines)
