@@ -53,4 +53,4 @@ def test_breaking_shows_what_the_text_says(lesson, capsys, change, words, fits):
 
 
 def test_every_state_of_the_widget_shows_the_right_numbers_and_no_two_are_alike():
-    every_state_is_right("03-combined-mask", until="explore-lesson", fewest=16)
+    every_state_is_right("03-combined-mask", until="explore-masks", fewest=16)

@@ -11,7 +11,7 @@ CURES = ["keys", "window", "decay", "beta", "positions"]
 
 @pytest.fixture(scope="module")
 def lesson():
-    return Lesson("10-lesson-padding", until="mended")
+    return Lesson("10-hiding-padding", until="mended")
 
 
 def gaps(text):
@@ -98,4 +98,4 @@ def test_as_it_stands_nothing_is_broken(lesson, capsys):
 
 
 def test_every_state_of_the_widget_shows_the_right_numbers_and_no_two_are_alike():
-    every_state_is_right("10-lesson-padding", until="explore-pads", fewest=8)
+    every_state_is_right("10-hiding-padding", until="explore-pads", fewest=8)

@@ -243,11 +243,15 @@ def every_state_is_right(name, until, fewest):
     """Each widget of a lesson shows, in each of its states, the right numbers, and no two alike."""
     lesson = lesson_of_a_page(name, until)
     assert len(lesson.widgets) == len(EXPECTED[name])
+    size = 0
     for (widget, controls), expected in zip(lesson.widgets, EXPECTED[name], strict=True):
-        shown = pictures(widget._repr_html_())
+        html = widget._repr_html_()
+        size += len(html.encode())
+        shown = pictures(html)
         labels = [label.replace("_", " ") for label in controls]
         states = list(itertools.product(*controls.values()))
         assert len(shown) == len(states) >= fewest  # equal pictures would be stored once
         for state, (_, tables) in zip(states, shown, strict=True):
             named = dict(zip(labels, map(str, state), strict=True))
             assert wrong_cells(tables, expected(named)) == [], named
+    assert size < 300_000, "what a page spends on widgets"
