@@ -257,7 +257,7 @@ def test_what_bench_offers_are_functions_and_classes():
 
 
 def test_the_exercises_of_lesson_01_agree_with_the_bound():
-    from qwenlab.exercises import throughput as checks
+    from qwenlab.exercises import lesson_01 as checks
 
     model, machine = random_model(num_hidden_layers=2), bench.Machine("any", "float32", 3e9, 2e11)
     config = asdict(model.config)

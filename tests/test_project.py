@@ -35,7 +35,7 @@ def text_of(path):
 # Each may import those before it.
 LAYERS = (
     "errors files interrupts orders fingerprints console text model fast loading engine tasks bench "
-    "teach exercises terminal cli"
+    "exercises teach terminal cli"
 ).split()
 
 

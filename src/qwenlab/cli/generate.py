@@ -12,8 +12,8 @@ from qwenlab.cli.threads import Threads
 from qwenlab.console import say
 
 if TYPE_CHECKING:
-    from qwenlab.engine.results import Stats
     from qwenlab.bench.alone import Comparison
+    from qwenlab.engine.results import Stats
 
 MOST_SHOWN = 120  # columns of a mask
 

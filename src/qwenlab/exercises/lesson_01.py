@@ -1,0 +1,176 @@
+"""The exercises of lesson 01: bytes-per-step and batch-where-it-bends."""
+
+import math
+import random
+from collections.abc import Callable
+
+from qwenlab.exercises import Cases, Exercise
+
+EXERCISES: dict[str, Exercise] = {}
+
+# --- bytes-per-step: (config, rows, context, size) -> bytes that one decode step reads ---
+
+
+def bytes_per_step(config: dict, rows: int, context: int, size: int) -> int:
+    """All matrices once, keys and values once per row.
+
+    config: the entries of config.json; size: bytes per number.
+    """
+    layers, head, cached = _parts(config, context)
+    return size * (layers + head + rows * cached)
+
+
+def _parts(config: dict, context: int) -> tuple[int, int, int]:
+    """How many numbers the layers' matrices hold, the head's, and one row's keys and values."""
+    layers = config["num_hidden_layers"]
+    hidden = config["hidden_size"]
+    query = config["num_attention_heads"] * config["head_dim"]
+    shared = config["num_key_value_heads"] * config["head_dim"]
+    attention = 2 * hidden * query + 2 * hidden * shared  # q and o, k and v
+    mlp = 3 * hidden * config["intermediate_size"]
+    cached = 2 * layers * shared * context
+    return layers * (attention + mlp), config["vocab_size"] * hidden, cached
+
+
+def _shapes() -> Cases:
+    shape = dict(vocab_size=10, hidden_size=8, intermediate_size=12, num_hidden_layers=3)
+    shape |= dict(num_attention_heads=4, num_key_value_heads=2, head_dim=4)
+    yield "one row without a context", (shape, 1, 0, 4)
+    yield "one row with a context", (shape, 1, 5, 4)
+    yield "four rows without a context", (shape, 4, 0, 2)
+    yield "four rows with a context", (shape, 4, 5, 2)
+    draw = random.Random(1)
+    for _ in range(20):
+        shape = {name: draw.randint(2, 40) for name in shape}
+        shape["num_attention_heads"] = 2 * shape["num_key_value_heads"]
+        yield (
+            "random shapes",
+            (shape, draw.randint(1, 64), draw.randint(0, 99), draw.choice([2, 4])),
+        )
+
+
+def _counted(numbers: Callable) -> Callable:
+    """A mistaken count: numbers(layers, head, cached, rows, config), times the size."""
+    return lambda config, rows, context, size: (
+        size * numbers(*_parts(config, context), rows, config)
+    )
+
+
+def _every_head(cached: int, config: dict) -> int:
+    return cached * config["num_attention_heads"] // config["num_key_value_heads"]
+
+
+EXERCISES["bytes-per-step"] = Exercise(
+    bytes_per_step,
+    results=("bytes",),
+    cases=_shapes,
+    mistakes=(
+        (
+            lambda *given: bytes_per_step(*given[:3], 1),
+            "you counted numbers. Each of them takes `size` bytes.",
+        ),
+        (
+            _counted(lambda w, h, c, rows, _: rows * (w + h + c)),
+            "you read the weights once a row. One reading serves all rows: that is what a batch "
+            "shares.",
+        ),
+        (
+            _counted(lambda w, h, c, rows, _: w + h),
+            "keys and values are missing: a step reads those of every row.",
+        ),
+        (
+            _counted(lambda w, h, c, rows, _: w + h + rows * c // 2),
+            "a step reads keys and values. One of them is missing.",
+        ),
+        (
+            _counted(lambda w, h, c, rows, _: w + h + c),
+            "keys and values are each row's own: they are read once a row.",
+        ),
+        (
+            _counted(lambda w, h, c, rows, of: w + h + rows * _every_head(c, of)),
+            "you kept keys and values for every query head. There are only num_key_value_heads "
+            "of them.",
+        ),
+        (
+            _counted(lambda w, h, c, rows, of: w + h + rows * c // of["num_hidden_layers"]),
+            "keys and values of one layer only. Each layer has its own.",
+        ),
+        (
+            _counted(lambda w, h, c, rows, _: w + rows * c),
+            "the head is missing: vocab_size x hidden_size numbers.",
+        ),
+        (
+            _counted(lambda w, h, c, rows, _: w + 2 * h + rows * c),
+            "a row looks up one line of the embedding, not all.",
+        ),
+    ),
+    rules=(
+        (
+            "bytes",
+            lambda _: (
+                "count the matrices of a layer: q, k, v, o, gate, up, down. Then head and cache."
+            ),
+        ),
+    ),
+)
+
+# --- batch-where-it-bends: (weights, cached, size, bandwidth, flops) -> rows, a float ---
+
+
+def bend(
+    weights: int, cached: int, size: int, bandwidth: float, flops: float, operations: int = 2
+) -> float:
+    """Rows at which arithmetic takes as long as reading; math.inf where it never does."""
+    # Each row adds its own seconds of arithmetic, minus the seconds to read its keys and values:
+    # by so much arithmetic catches up with reading.
+    gained = operations * weights / flops - size * cached / bandwidth
+    return size * weights / bandwidth / gained if gained > 0 else math.inf
+
+
+def _machines() -> Cases:
+    yield "weights only", (1000, 0, 2, 100.0, 5000.0)
+    yield "keys and values too", (1000, 50, 2, 100.0, 400.0)
+    yield "lines that never cross", (1000, 50, 2, 100.0, 5000.0)
+    draw = random.Random(4)
+    for _ in range(20):
+        weights = draw.randint(10**6, 10**9)
+        bandwidth = draw.uniform(1e10, 4e12)
+        cached = draw.randint(0, weights // 50)
+        flops = bandwidth * draw.uniform(2, 300)
+        yield "random machines", (weights, cached, draw.choice([2, 4]), bandwidth, flops)
+
+
+def _signed(weights: int, cached: int, size: int, bandwidth: float, flops: float) -> float:
+    return size * weights / bandwidth / (2 * weights / flops - size * cached / bandwidth)
+
+
+EXERCISES["batch-where-it-bends"] = Exercise(
+    bend,
+    results=("rows",),
+    cases=_machines,
+    mistakes=(
+        (
+            lambda *given: bend(*given, operations=1),
+            "a weight costs two operations: a multiplication and an addition.",
+        ),
+        (
+            lambda w, c, size, *rates: bend(w, c, 1, *rates),
+            "bandwidth counts bytes, and a number takes `size` of them.",
+        ),
+        (
+            lambda w, c, *rest: bend(w, 0, *rest),
+            "every row also reads its own keys and values, `cached` numbers.",
+        ),
+        (
+            lambda w, c, s, read, flops: s * (w + c) / read / (2 * w / flops),
+            "keys and values grow with the rows: each row reads its own.",
+        ),
+        (
+            lambda w, c, s, read, flops: s * w / read / (2 * w / flops + s * c / read),
+            "both times grow with the rows. What a row adds to reading comes off what it adds "
+            "to arithmetic.",
+        ),
+        (lambda *given: 1 / bend(*given), "upside down: this is one over the right answer."),
+        (_signed, "a negative number of rows: the lines never cross. Return math.inf there."),
+    ),
+)

@@ -1,0 +1,328 @@
+"""The exercises of lesson 06: survivors, scatter-back and row-steps."""
+
+import math
+import random
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from qwenlab.exercises import Cases, Exercise
+
+EXERCISES: dict[str, Exercise] = {}
+
+# --- survivors: (rows (R,) int64, done (R,) bool) -> keep (K,) int64, rows (K,) int64 ---
+
+
+def survivors(rows: Tensor, done: Tensor) -> tuple[Tensor, Tensor]:
+    """The places that stay, and whose they are: rows[i] is the request at place i."""
+    keep = (~done).nonzero()[:, 0]  # (K,)
+    return keep, rows[keep]
+
+
+def _batches() -> Cases:
+    def batch(rows: list[int], done: list[bool]) -> tuple[Tensor, Tensor]:
+        return torch.tensor(rows, dtype=torch.int64), torch.tensor(done, dtype=torch.bool)
+
+    yield "the first to leave", batch([0, 2, 3, 5], [True, False, False, False])
+    yield "the second to leave", batch([1, 2, 3], [False, True, False])
+    yield "two at once", batch([0, 1, 4, 6], [True, False, True, False])
+    yield "nobody leaves", batch([4, 7], [False, False])
+    yield "everybody leaves", batch([2, 6], [True, True])
+    yield "a row that was moved", batch([5, 1, 3], [False, True, False])
+    yield "one survivor", batch([3, 4], [True, False])
+    draw = random.Random(8)
+    for _ in range(20):
+        rows = draw.sample(range(12), draw.randint(1, 8))
+        yield "random batches", batch(rows, [draw.random() < 0.4 for _ in rows])
+
+
+def _of(choose: Callable) -> Callable:
+    """A mistaken choice: choose(keep, left, rows, done), where `left` are the places that leave."""
+    return lambda rows, done: choose(survivors(rows, done)[0], done.nonzero()[:, 0], rows, done)
+
+
+def _numbers(name: str) -> tuple[str, Callable]:
+    def rule(value: Tensor) -> str | None:
+        if value.dtype == torch.bool:
+            return (
+                f"{name} holds numbers, int64. nonzero() turns a mask into the numbers of its "
+                "True places."
+            )
+        if value.is_floating_point():
+            return (
+                f"{name} is int64, also where nobody stays. torch.tensor([]) makes floats: give "
+                "it dtype=torch.int64."
+            )
+        if value.ndim == 0:
+            return (
+                f"with one survivor {name} still has a dimension, (1,). squeeze() takes that "
+                "away; [:, 0] doesn't."
+            )
+        if value.dtype != torch.int64 or value.ndim != 1:
+            return (
+                f"{name} is int64, one number a survivor: (K,). nonzero() of a vector gives (K, 1)."
+            )
+
+    return name, rule
+
+
+_STILL = "rows still has those who leave. It shrinks as keep does."
+
+EXERCISES["survivors"] = Exercise(
+    survivors,
+    results=("keep", "rows"),
+    cases=_batches,
+    mistakes=(
+        (
+            _of(lambda keep, left, rows, done: (left, rows[left])),
+            "you kept those who are done. The others stay.",
+        ),
+        (
+            _of(lambda keep, left, rows, done: (rows[keep], rows[keep])),
+            "keep holds requests. The state has shrunk before: it knows places only, 0 to R - 1.",
+        ),
+        (
+            _of(lambda keep, left, rows, done: (keep, keep)),
+            "rows holds places. Once somebody has left, a place is no longer the number of a "
+            "request.",
+        ),
+        (
+            _of(lambda keep, left, rows, done: (keep, torch.arange(len(keep)))),
+            "the rows are numbered afresh, so nobody knows any more whose they are.",
+        ),
+        (
+            _of(lambda keep, left, rows, done: (keep, rows[: len(keep)])),
+            "you cut rows off at the end. Those who leave may stand anywhere.",
+        ),
+        (_of(lambda keep, left, rows, done: (keep, rows)), _STILL),
+        (_of(lambda keep, left, rows, done: (keep, rows.masked_fill(done, -1))), _STILL),
+        (
+            _of(lambda keep, left, rows, done: (keep, rows[keep].sort().values)),
+            "you sorted the rows. They stand in the order of their places: a row that was moved "
+            "may stand anywhere.",
+        ),
+        (
+            _of(lambda keep, left, rows, done: (rows[keep], keep)),
+            "the two values are swapped: first the places that stay, then the requests there.",
+        ),
+    ),
+    rules=(_numbers("keep"), _numbers("rows")),
+)
+
+# --- scatter-back: (new (R,) int64, rows (R,) int64, count, pad_id) -> said (count,) int64 ---
+
+
+def scatter_back(new: Tensor, rows: Tensor, count: int, pad_id: int) -> Tensor:
+    """What the survivors say, at their requests' numbers; pad_id where the request has left."""
+    said = torch.full((count,), pad_id)  # (B,)
+    said[rows] = new
+    return said
+
+
+def _sayings() -> Cases:
+    yield "the first has left", (torch.tensor([11, 12, 13]), torch.tensor([1, 2, 3]), 4, 7)
+    yield "two have left", (torch.tensor([21, 22]), torch.tensor([1, 3]), 4, 7)
+    yield "a row that was moved", (torch.tensor([33, 31]), torch.tensor([3, 1]), 4, 7)
+    yield "nobody has left", (torch.tensor([41, 42, 43]), torch.tensor([2, 0, 1]), 3, 7)
+    draw = random.Random(9)
+    for _ in range(20):
+        count = draw.randint(2, 9)
+        rows = draw.sample(range(count), draw.randint(1, count))
+        yield (
+            "random batches",
+            (torch.tensor(draw.choices(range(10, 99), k=len(rows))), torch.tensor(rows), count, 7),
+        )
+
+
+def _at(index: Callable) -> Callable:
+    """A mistaken place: index(rows, count) instead of rows."""
+    return lambda new, rows, count, pad_id: scatter_back(new, index(rows, count), count, pad_id)
+
+
+_SHAPE = "said has one id for each request, also for those who left: int64, (count,)."
+
+EXERCISES["scatter-back"] = Exercise(
+    scatter_back,
+    results=("said",),
+    cases=_sayings,
+    mistakes=(
+        (
+            _at(lambda rows, count: torch.arange(len(rows))),
+            "you wrote by place. Whose place it is, says `rows`.",
+        ),
+        (
+            _at(lambda rows, count: torch.arange(count - len(rows), count)),
+            "you wrote to the end. Whose place it is, says `rows`.",
+        ),
+        (
+            _at(lambda rows, count: rows.sort().values),
+            "rows need not be in order: a row that was moved stands anywhere. A mask forgets "
+            "that order.",
+        ),
+        (
+            lambda new, rows, count, pad_id: scatter_back(new, rows, count, 0),
+            "who has left gets pad_id, not 0.",
+        ),
+        (
+            lambda new, rows, count, pad_id: scatter_back(new, rows, count, -1),
+            "who has left gets pad_id, not -1.",
+        ),
+        (
+            lambda new, rows, count, pad_id: torch.full((count,), pad_id),
+            "nobody speaks. Write what the survivors say: said[rows] = new.",
+        ),
+        (lambda new, rows, count, pad_id: new[rows.argsort()], _SHAPE),
+    ),
+    rules=(
+        ("said", lambda value: _SHAPE if value.dtype != torch.int64 or value.ndim != 1 else None),
+    ),
+)
+
+# --- row-steps: (lengths, slots, leave) -> steps, real, wasted, idle ---
+
+Counts = tuple[int, int, int, int]
+
+
+def row_steps(lengths: list[int], slots: int, leave: bool) -> Counts:
+    """What batches of `slots` rows cost, one after another.
+
+    lengths: generated tokens per row, the stop id included.
+    """
+    batches = _cut(lengths, slots)
+    steps = sum(map(max, batches))
+    # Row-steps after a row's own end, and those of seats that nobody took.
+    after = sum(max(batch) * len(batch) - sum(batch) for batch in batches)
+    empty = sum(max(batch) * (slots - len(batch)) for batch in batches)
+    if leave:
+        return steps, sum(lengths), 0, empty + after
+    return steps, sum(lengths), after, empty
+
+
+def _cut(lengths: list[int], slots: int) -> list[list[int]]:
+    return [lengths[first : first + slots] for first in range(0, len(lengths), slots)]
+
+
+def _queues() -> Cases:
+    for leave in (False, True):
+        ends = "rows leave" if leave else "rows stay"
+        yield f"one batch, {ends}", ([4, 12, 5, 17], 4, leave)
+        yield f"two batches, {ends}", ([2, 6, 3, 5], 2, leave)
+        yield f"an empty seat, {ends}", ([5, 3, 4], 2, leave)
+    draw = random.Random(10)
+    for _ in range(20):
+        lengths = [draw.randint(1, 20) for _ in range(draw.randint(1, 12))]
+        # No more slots than requests, as in `generate`.
+        slots = draw.randint(1, min(5, len(lengths)))
+        yield "random queues", (lengths, slots, draw.random() < 0.5)
+
+
+def _of_one_kind(steps: int, seats: int, lengths: list[int], leave: bool) -> Counts:
+    """All that is not real counts as idle if rows leave, and as wasted if they stay."""
+    rest = steps * seats - sum(lengths)
+    return (steps, sum(lengths), 0, rest) if leave else (steps, sum(lengths), rest, 0)
+
+
+def _one_batch(lengths: list[int], slots: int, leave: bool) -> Counts:
+    return _of_one_kind(max(lengths), len(lengths), lengths, leave)
+
+
+def _at_once(lengths: list[int], slots: int, leave: bool) -> Counts:
+    """Continuous batching: whoever is next takes the seat that is free first."""
+    ends = [0] * slots
+    for length in lengths:
+        ends[ends.index(min(ends))] += length
+    return _of_one_kind(max(ends), slots, lengths, leave)
+
+
+def _filled(lengths: list[int], slots: int, leave: bool) -> Counts:
+    steps = max(max(lengths), math.ceil(sum(lengths) / slots))
+    return _of_one_kind(steps, slots, lengths, leave)
+
+
+def _one_by_one(lengths: list[int], slots: int, leave: bool) -> Counts:
+    return (sum(lengths), *row_steps(lengths, slots, leave)[1:])
+
+
+def _every_seat_real(lengths: list[int], slots: int, leave: bool) -> Counts:
+    steps, _, wasted, idle = row_steps(lengths, slots, leave)
+    return steps, steps * slots, wasted, idle
+
+
+def _empty_is_wasted(lengths: list[int], slots: int, leave: bool) -> Counts:
+    steps = row_steps(lengths, slots, leave)[0]
+    return _of_one_kind(steps, slots, lengths, leave)
+
+
+def _empty_not_counted(lengths: list[int], slots: int, leave: bool) -> Counts:
+    steps, real, wasted, idle = row_steps(lengths, slots, leave)
+    empty = row_steps(lengths, slots, False)[3]
+    return steps, real, wasted, idle - empty
+
+
+def _full_batches(lengths: list[int], slots: int, leave: bool) -> Counts:
+    full = len(lengths) // slots * slots
+    return row_steps(lengths[:full], slots, leave)
+
+
+def _wasted_twice(lengths: list[int], slots: int, leave: bool) -> Counts:
+    steps, real, wasted, _ = row_steps(lengths, slots, leave)
+    return steps, real, wasted, steps * slots - real
+
+
+_JOINED = "you let the next row in at once. Here a batch must end before the next one begins."
+
+EXERCISES["row-steps"] = Exercise(
+    row_steps,
+    results=("steps", "real", "wasted", "idle"),
+    cases=_queues,
+    mistakes=(
+        (
+            lambda lengths, slots, leave: row_steps(lengths, slots, not leave),
+            "upside down: a row that stays wastes what comes after its end; one that leaves "
+            "makes its seat idle.",
+        ),
+        (
+            _one_by_one,
+            "rows of a batch share a step. A batch takes as many as its longest row.",
+        ),
+        (_at_once, _JOINED),
+        (
+            _one_batch,
+            "you seated all rows at once. There are only `slots` seats: the others form the "
+            "next batch.",
+        ),
+        (
+            lambda lengths, slots, leave: row_steps(sorted(lengths), slots, leave),
+            "the batches are taken in the order given, not sorted.",
+        ),
+        (
+            _every_seat_real,
+            "you counted every seat at every step as real. Real is what the rows say: their "
+            "lengths.",
+        ),
+        (
+            _empty_is_wasted,
+            "a seat that nobody ever took is idle, not wasted: no row is computed there.",
+        ),
+        (
+            _empty_not_counted,
+            "the last batch may be smaller than `slots`. Its empty seats are idle as well.",
+        ),
+        (_filled, _JOINED),
+        (
+            _full_batches,
+            "you left out the last batch, since it isn't full. It is computed all the same.",
+        ),
+        (
+            lambda lengths, *rest: row_steps([length - 1 for length in lengths], *rest),
+            "the lengths have the stop id in them, and the row that says it is computed. Take "
+            "nothing off.",
+        ),
+        (
+            _wasted_twice,
+            "you counted some as wasted and idle. Real, wasted and idle together are slots "
+            "times steps.",
+        ),
+    ),
+)

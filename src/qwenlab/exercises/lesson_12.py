@@ -1,0 +1,228 @@
+"""The exercises of lesson 12: majority-vote, vote-accuracy and pass-at-k."""
+
+import random
+from collections import Counter
+from collections.abc import Iterable
+from math import comb
+
+from qwenlab.exercises import Cases, Exercise
+
+EXERCISES: dict[str, Exercise] = {}
+
+# --- majority-vote: (answers) -> the answer that most give ("" if nobody gave one), its votes ---
+
+
+def vote_of(answers: list[str | None]) -> tuple[str, int]:
+    counts = Counter(answer for answer in answers if answer is not None)
+    winner = max(counts, key=counts.get, default="")  # the first of the largest
+    return winner, counts[winner]
+
+
+def _ballots() -> Cases:
+    yield "a clear winner", (["5", "7", "7"],)
+    yield "no answer in most", (["8", None, None, None, "8", "5"],)
+    yield "a tie of four", (["6", "9", "2", "5"],)
+    yield "a tie of two", (["7", "5", "5", "7"],)
+    yield "less than half", (["4", "8", "1", "8", "3"],)
+    yield "nobody gave one", ([None, None],)
+    yield "one sample", (["3"],)
+    draw = random.Random(15)
+    for _ in range(20):
+        yield (
+            "random ballots",
+            ([draw.choice(["1", "2", "30", None]) for _ in range(draw.randint(1, 9))],),
+        )
+
+
+def _silence_votes(answers: list[str | None]) -> tuple[str, int]:
+    winner, votes = Counter(answers).most_common(1)[0]
+    return winner or "", votes
+
+
+def _last_of_a_tie(answers: list[str | None]) -> tuple[str, int]:
+    counts = Counter(answer for answer in answers if answer is not None)
+    return max(reversed(list(counts)), key=counts.get, default=""), max(counts.values(), default=0)
+
+
+def _sorted_tie(answers: list[str | None], last: bool = False) -> tuple[str, int]:
+    counts = Counter(answer for answer in answers if answer is not None)
+    ranked = sorted(counts, reverse=last)
+    return max(ranked, key=counts.get, default=""), max(counts.values(), default=0)
+
+
+def _more_than_half(answers: list[str | None]) -> tuple[str, int]:
+    winner, votes = vote_of(answers)
+    return (winner, votes) if 2 * votes > len(answers) else ("", 0)
+
+
+def _all_votes(answers: list[str | None]) -> tuple[str, int]:
+    return vote_of(answers)[0], sum(answer is not None for answer in answers)
+
+
+def _first_answer(answers: list[str | None]) -> tuple[str, int]:
+    given = [answer for answer in answers if answer is not None]
+    return given[0] if given else "", given.count(given[0]) if given else 0
+
+
+EXERCISES["majority-vote"] = Exercise(
+    vote_of,
+    results=("answer", "votes"),
+    cases=_ballots,
+    mistakes=(
+        (
+            _all_votes,
+            "the answer is right, but its votes are only those of the samples that gave it.",
+        ),
+        (_silence_votes, "None is no candidate: samples without an answer do not vote."),
+        (_more_than_half, "the winner needs the most votes, not more than half of them."),
+        (_first_answer, "this is the first answer that was given. Count how often each was."),
+        (
+            _last_of_a_tie,
+            "of equally many votes the one that appeared first wins; here it is the last.",
+        ),
+        (_sorted_tie, "of equally many votes the one that appeared first wins, not the smallest."),
+        (
+            lambda a: _sorted_tie(a, last=True),
+            "of equally many votes the one that appeared first wins, not the largest.",
+        ),
+    ),
+)
+
+# --- vote-accuracy: (table, golds, n) -> share of problems that the first n answers vote right ---
+
+Table = list[list[str | None]]  # a line of answers for each problem
+
+
+def vote_accuracy(table: Table, golds: list[str], n: int) -> float:
+    return _share(vote_of(line[:n])[0] == gold for line, gold in zip(table, golds, strict=True))
+
+
+def _share(verdicts: Iterable[bool]) -> float:
+    verdicts = list(verdicts)
+    return sum(verdicts) / len(verdicts)
+
+
+def _tables() -> Cases:
+    yield "the first two agree", ([["5", "5", "7", "7", "7"]], ["5"], 2)
+    yield (
+        "three problems",
+        ([["1", "2", "2"], ["4", "4", "3"], ["6", "8", "8"]], ["2", "3", "6"], 3),
+    )
+    yield "a tie", ([["1", "2", "2", "1"]], ["1"], 4)
+    yield "a problem without an answer", ([[None, None, None], ["8", None, "8"]], ["3", "8"], 3)
+    yield "right once, voted down", ([["9", "6", "6", "6"], ["6", "6", "6", "6"]], ["9", "6"], 4)
+    draw = random.Random(16)
+    for _ in range(20):
+        size = draw.randint(1, 8)
+        table = []
+        for _ in range(draw.randint(1, 6)):
+            table.append([draw.choice(["1", "2", "3", None]) for _ in range(size)])
+        golds = [draw.choice("123") for _ in table]
+        yield "random tables", (table, golds, draw.randint(1, size))
+
+
+def _pairs(table: Table, golds: list[str], n: int) -> list[tuple[list[str | None], str]]:
+    return [(line[:n], gold) for line, gold in zip(table, golds, strict=True)]
+
+
+def _mean_of_singles(table: Table, golds: list[str], n: int) -> float:
+    return _share(answer == gold for line, gold in _pairs(table, golds, n) for answer in line)
+
+
+def _only_answered(table: Table, golds: list[str], n: int) -> float:
+    voted = [(vote_of(line)[0], gold) for line, gold in _pairs(table, golds, n)]
+    voted = [(answer, gold) for answer, gold in voted if answer]
+    return _share(answer == gold for answer, gold in voted) if voted else 0.0
+
+
+EXERCISES["vote-accuracy"] = Exercise(
+    vote_accuracy,
+    results=("accuracy",),
+    cases=_tables,
+    mistakes=(
+        (
+            lambda table, golds, n: vote_accuracy(table, golds, len(table[0])),
+            "all answers voted. Only the first n may.",
+        ),
+        (
+            lambda table, golds, n: _share(gold in line for line, gold in _pairs(table, golds, n)),
+            "a problem counts if its vote is right. One right sample is not enough.",
+        ),
+        (
+            _mean_of_singles,
+            "this is the mean of the single samples. Let the n of a problem vote first.",
+        ),
+        (
+            _only_answered,
+            "a problem without any answer is wrong, but it is a problem: divide by all of them.",
+        ),
+        (
+            lambda table, golds, n: _share(
+                line[-1] == gold for line, gold in _pairs(table, golds, n)
+            ),
+            "this looks at sample n alone. The first n vote together.",
+        ),
+        (
+            lambda table, golds, n: _share(
+                _silence_votes(line)[0] == gold for line, gold in _pairs(table, golds, n)
+            ),
+            "None is no candidate: samples without an answer do not vote.",
+        ),
+        (
+            lambda table, golds, n: _share(
+                _last_of_a_tie(line)[0] == gold for line, gold in _pairs(table, golds, n)
+            ),
+            "of equally many votes the answer that appeared first wins, as in exercise 1.",
+        ),
+    ),
+)
+
+# --- pass-at-k: (n, c, k) -> the chance that k of n samples, c of them right, hold a right one ---
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """The estimator of Chen et al., "Evaluating Large Language Models Trained on Code" (2021)."""
+    return 1 - comb(n - c, k) / comb(n, k)
+
+
+def _draws() -> Cases:
+    yield "one of four", (4, 1, 2)
+    yield "one drawn", (8, 3, 1)
+    yield "none is right", (5, 0, 3)
+    yield "too few wrong ones to fill k", (5, 4, 2)
+    yield "all drawn", (6, 2, 6)
+    draw = random.Random(17)
+    for _ in range(20):
+        n = draw.randint(1, 20)
+        yield "random counts", (n, draw.randint(0, n), draw.randint(1, n))
+
+
+EXERCISES["pass-at-k"] = Exercise(
+    pass_at_k,
+    results=("chance",),
+    cases=_draws,
+    mistakes=(
+        (
+            lambda n, c, k: 1 - (1 - c / n) ** k,
+            "this puts each sample back before the next is drawn. Count draws without putting "
+            "back: math.comb.",
+        ),
+        (
+            lambda n, c, k: min(1.0, k * c / n),
+            "chances of k samples do not add up: two of them may be right at once.",
+        ),
+        (
+            lambda n, c, k: comb(c, k) / comb(n, k),
+            "this is the chance that all k are right. One is enough.",
+        ),
+        (
+            lambda n, c, k: comb(n - c, k) / comb(n, k),
+            "this is the chance that all k are wrong. Take it from 1.",
+        ),
+        (lambda n, c, k: c / n, "this is one sample's chance. It should grow with k."),
+        (
+            lambda n, c, k: c * comb(n - c, k - 1) / comb(n, k),
+            "this is the chance of exactly one right sample. More than one is also fine.",
+        ),
+    ),
+)

@@ -1,0 +1,107 @@
+"""Every exercise: its solution passes, each wrong answer fails with the hint that fits it."""
+
+import copy
+import re
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+import torch
+from lesson_cells import NOTEBOOKS
+from wrong_answers import ANSWERS
+
+from qwenlab import exercises
+from qwenlab.teach import check
+
+NAMES = exercises.names()
+UNFORESEEN = [
+    pytest.param(name, answer, words, id=f"{name}-{answer.__name__}")
+    for name, table in ANSWERS.items()
+    for answer, words in table.items()
+]
+
+
+def hints(answer):
+    return [line for line in repr(answer).splitlines() if line.startswith("Hint: ")]
+
+
+def fails_visibly(answer):
+    """Expected stands beside theirs: in pictures, or in words where it is one number."""
+    shown = re.search("expected .*your |should be .* yours is", answer._repr_html_(), re.DOTALL)
+    return not answer.ok and shown is not None
+
+
+@pytest.mark.parametrize("number", exercises.LESSONS)
+def test_a_lesson_s_file_holds_the_exercises_that_its_page_asks_for(number):
+    (page,) = NOTEBOOKS.glob(f"{number:02}-*.ipynb")
+    asked = re.findall(r'check\(\\"([\w-]+)\\"', page.read_text(encoding="utf-8"))
+    module = import_module(f"qwenlab.exercises.lesson_{number:02}")
+    assert set(asked) == set(exercises.LESSONS[number]) == set(module.EXERCISES)
+
+
+def test_every_page_has_its_exercises():
+    assert len(exercises.LESSONS) == len(list(NOTEBOOKS.glob("*.ipynb")))
+
+
+def test_check_loads_the_file_of_its_lesson_only():
+    program = """
+import sys
+from qwenlab.teach import check
+check("no such exercise", None), check("left-pad", lambda sequences, pad_id: None)
+print(*(name for name in sys.modules if name.startswith("qwenlab.exercises.")))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.stdout.split() == ["qwenlab.exercises.lesson_02"], run.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_solution_passes(name):
+    answer = check(name, exercises.find(name).solution)
+    assert answer.ok and "right on all" in repr(answer) and "✓" in answer._repr_html_()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_known_mistake_fails_with_its_own_hint(name):
+    mistakes = exercises.find(name).mistakes
+    assert len({hint for _, hint in mistakes}) >= 5
+    for wrong, hint in mistakes:
+        answer = check(name, wrong)
+        assert fails_visibly(answer) and hints(answer) == [f"Hint: {hint}"], wrong.__name__
+
+
+@pytest.mark.parametrize(("name", "wrong", "words"), UNFORESEEN)
+def test_an_unforeseen_answer_fails_with_the_hint_that_fits(name, wrong, words):
+    answer = check(name, wrong)
+    (hint,) = hints(answer)
+    assert fails_visibly(answer) and words in hint
+    others = [other for other in ANSWERS[name].values() if other != words]
+    assert not any(other in hint for other in others)
+
+
+def plain(value):
+    """A function's answer as what can be compared: each tensor as its dtype and numbers."""
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype), value.tolist()
+    return tuple(map(plain, value)) if isinstance(value, tuple) else value
+
+
+def outputs(name, function):
+    """What a function answers to each case of an exercise."""
+    found = []
+    for _, arguments in exercises.find(name).cases():
+        try:
+            found.append(plain(function(*copy.deepcopy(arguments))))
+        except Exception as error:
+            found.append(type(error).__name__)
+    return repr(found)  # in which NaN is like NaN
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_wrong_answer_stands_in_two_places(name):
+    wrong = [wrong for wrong, _ in exercises.find(name).mistakes]
+    wrong += ANSWERS.get(name, {})
+    places = {}
+    for answer in wrong:
+        other = places.setdefault(outputs(name, answer), answer)
+        assert other is answer, (other.__name__, answer.__name__)

@@ -1,0 +1,162 @@
+"""Lesson 12: what its text says is what happens, and every state of its widget is right."""
+
+import itertools
+import random
+import re
+from math import comb
+
+import pytest
+from helpers import count
+from lesson_cells import lesson_of_a_page, numbers, pictures
+from widget_numbers import EXPECTED, wrong_cells
+from widget_votes import contested, sampled, tally
+
+from qwenlab.exercises.lesson_12 import pass_at_k, vote_of
+from qwenlab.tasks import majority_vote
+
+COUNTS = [1, 2, 4, 8, 16]
+
+
+@pytest.fixture(scope="module")
+def lesson():
+    return lesson_of_a_page("12-self-consistency", until="accuracy-curve")
+
+
+def test_the_samples_are_those_that_each_prompt_gives_by_itself(lesson):
+    assert lesson.names["answers"] == [line for _, line in sampled()]
+    assert lesson.names["contested"] == contested()
+
+
+def test_single_samples_scatter(lesson):
+    singles = lesson.names["singles"]
+    right = [sum(line[k] == gold for gold, line in sampled()) / 64 for k in range(16)]
+    assert singles == pytest.approx(right) and max(singles) - min(singles) > 0.1
+
+
+def test_the_problem_shown_is_full_of_doubt_and_the_vote_is_right(lesson, capsys):
+    said = lesson.say("disagree", capsys)
+    gold, line = sampled()[lesson.names["shown"]]
+    assert len(set(line)) >= 5 and tally(line)[1] == gold and f"answer is {gold}" in said
+
+
+def test_the_naive_vote_elects_silence_and_then_the_wrong_one(lesson, capsys):
+    said = lesson.say("naive-vote", capsys)
+    assert "most common: (None, 4)" in said and "without None: ('3', 2)" in said
+    assert "('1/2', {'1/2': 3, '3': 2})" in lesson.say("plain", capsys)
+
+
+def test_the_vote_of_16_gains_and_the_vote_of_2_hardly(lesson):
+    plain, single, worth = (lesson.names[name] for name in ("plain", "single", "worth"))
+    assert plain[16] - single >= 0.12 and plain[2] - plain[1] < 0.05
+    for n in COUNTS:
+        assert plain[n] == pytest.approx(
+            sum(tally(line[:n])[1] == gold for gold, line in sampled()) / 64
+        )
+        assert plain[n] == worth[n][1] <= worth[n][2]
+    assert all(worth[n][2] - plain[n] > 0.1 for n in (2,))
+
+
+def test_the_library_votes_the_same(lesson, capsys):
+    assert "same votes as ours in 16 of 16 problems" in lesson.say("library", capsys)
+
+
+def test_greedy_is_about_as_good_as_the_vote_and_sampling_is_worse(lesson, capsys):
+    said = lesson.say("loses-greedy", capsys)
+    greedy, warm, single, warm_vote, vote = numbers(r"answers  ([\d.]+)", said)
+    low, high = re.search(r"greedy .+\(([\d.]+) to ([\d.]+)\)", said).groups()
+    assert float(low) <= vote <= float(high) and float(low) <= warm_vote <= float(high)
+    assert single < warm < greedy and single == pytest.approx(lesson.names["single"], abs=1e-3)
+
+
+def test_at_temperature_0_all_samples_are_equal(lesson, capsys):
+    said = lesson.say("loses-cold", capsys)
+    assert len(re.findall(r"Counter\(\{'\d+': 8\}\)", said)) == 4
+
+
+def test_some_votes_are_wrong_though_samples_are_right(lesson, capsys):
+    said = lesson.say("loses-wrong", capsys)
+    lost = [
+        i for i, (gold, line) in enumerate(sampled()) if gold in line and tally(line)[1] != gold
+    ]
+    assert [int(number) for number in numbers(r"problem (\d+):", said)] == lost != []
+
+
+def test_sixteen_at_once_is_faster_than_one_by_one(lesson, capsys):
+    said = lesson.say("measure-cells", capsys, ("REPEATS = 3", "REPEATS = 1"))
+    times, seconds = numbers(r"([\d.]+) times", said)
+    assert times > 2 and seconds < 16
+
+
+def test_in_a_full_batch_sixteen_samples_cost_several_times_as_much(lesson, capsys):
+    times, tokens = numbers(r"([\d.]+) times the", lesson.say("loses-full", capsys))
+    assert times > 4 and 12 < tokens < 20
+
+
+BREAKS = {
+    "1": [
+        ("prompts,  # 1", "prompts * n,"),
+        ("n=n,  # 1", "n=1,"),
+        ("[problem.number for problem in few],  # 2", "0,"),
+    ],
+    "2": [("[problem.number for problem in few],  # 2", "[7] * len(few),")],
+    "3": [("count > votes[winner]:  # 3", "count >= votes[winner]:")],
+    "4": [
+        ("found.append(extract_answer(text))  # 4", 'found.append(extract_answer(text) or "none")')
+    ],
+}
+
+
+def outcome(said):
+    return float(re.match(r"([\d.]+) right", said)[1])
+
+
+@pytest.mark.parametrize("number", BREAKS)
+def test_breaking_shows_what_the_text_says(lesson, capsys, number):
+    whole = outcome(lesson.say("break-me", capsys))
+    broken = outcome(lesson.say("break-me", capsys, *BREAKS[number]))
+    if number == "1":
+        assert broken < 0.5 < whole
+    elif number == "2":
+        assert broken > 0.7  # no mistake: samples of a problem still differ
+    else:
+        assert 0.5 < broken < whole
+
+
+# --- the exercises say what the library does ---
+
+
+@pytest.mark.parametrize("seed", range(count(30, 300)))
+def test_the_vote_is_the_library_s(seed):
+    rng = random.Random(seed)
+    answers = [rng.choice(["1", "2", "30", None]) for _ in range(rng.randint(1, 9))]
+    winner, votes = majority_vote(answers)
+    assert vote_of(answers) == (winner or "", votes.get(winner, 0))
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(4, 1, 2), (6, 3, 3), (5, 0, 5), (7, 7, 1), (8, 2, 7)])
+def test_pass_at_k_counts_draws(n, c, k):
+    draws = list(itertools.combinations([i < c for i in range(n)], k))
+    assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, draws)) / comb(n, k))
+
+
+# --- the widget ---
+
+
+def test_every_state_of_the_widget_shows_the_right_votes_and_no_two_are_alike(lesson):
+    ((widget, controls),) = lesson.widgets
+    assert controls == {"samples": COUNTS, "problem": range(12)}
+    html = widget._repr_html_()
+    shown = pictures(html)
+    states = [
+        {"samples": str(n), "problem": str(i)} for n, i in itertools.product(COUNTS, range(12))
+    ]
+    assert len(shown) == len(states) and len(html) < 150_000  # equal pictures would be stored once
+    (right,) = EXPECTED["12-self-consistency"]
+    for state, (picture, tables) in zip(states, shown, strict=True):
+        assert wrong_cells(tables, right(state)) == [], state
+        votes, winner = tally(
+            sampled()[contested()[int(state["problem"])]][1][: int(state["samples"])]
+        )
+        labels = [th.text for th in picture.find("table").tbody.find_all("th")]
+        outlined = [td.parent.find("th").text for td in picture.find_all("td", class_="x")]
+        assert labels[: len(votes)] == list(votes) and outlined == ([winner] if votes else [])

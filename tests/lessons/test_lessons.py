@@ -1,0 +1,138 @@
+"""Every lesson: the frame is whole, it runs alone and offline, and any cell may run again.
+
+Every cell runs once from top to bottom and then again in random order: once, at full count twice.
+"""
+
+import json
+import random
+import re
+
+import nbformat
+import pytest
+from helpers import count
+from lesson_cells import NOTEBOOKS
+from nbclient import NotebookClient
+
+PAGES = sorted(NOTEBOOKS.glob("*.ipynb"))
+HEADINGS = [
+    "See it fail",
+    "Look at it",
+    "Mend it",
+    "Measure it",
+    "Where this loses",
+    "Exercises",
+    "Break it",
+    "Recap",
+]
+MOST_MEMORY = 1.5e9
+MOST_WIDTH = 79  # characters of a code cell that the page shows without scrolling
+MOST_SECONDS = 180  # for the first run; a lesson takes about 30 s, and a test machine may be busy
+
+lessons = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+
+
+def read(path):
+    notebook = nbformat.read(path, as_version=4)
+    return notebook, [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def words(notebook):
+    return "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+
+
+def checks(codes):
+    """(exercise, the reader's name, the solution's name) for each stub."""
+    stubs = [re.findall(r'check\("([\w-]+)", my_(\w+)\)', cell.source) for cell in codes]
+    return [
+        (exercise, f"my_{name}", f"{name}_solution") for found in stubs for exercise, name in found
+    ]
+
+
+@lessons
+def test_the_file_is_clean(path):
+    notebook, codes = read(path)
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == "python3" and "widgets" not in notebook.metadata
+    assert all(not cell.outputs and cell.execution_count is None for cell in codes)
+    ids = [cell["id"] for cell in json.loads(path.read_text())["cells"]]
+    assert len(ids) == len(set(ids)) and all(re.fullmatch(r"[a-z][a-z0-9-]*", i) for i in ids)
+    assert codes[0]["id"] == "install"
+    lines = [line for cell in codes[1:] for line in cell.source.splitlines()]
+    assert [line for line in lines if len(line) > MOST_WIDTH] == []
+
+
+@lessons
+def test_the_frame_is_whole(path):
+    notebook, codes = read(path)
+    text = words(notebook)
+    opening = notebook.cells[0].source
+    assert re.match(r"# .+\n\n\*\*.+\.\*\*\n", opening), (
+        "a title, then the claim in one bold sentence"
+    )
+    assert (
+        "New in the library" in opening and len(re.findall(r"^- \*\*\w+\*\* ", opening, re.M)) == 3
+    )
+    assert "Before you start" in opening and len(re.findall(r"(minutes?|a minute) ", opening)) >= 3
+    found = re.findall(r"^##+ (.+)$", text, re.M)
+    assert [heading for heading in found if heading in HEADINGS] == HEADINGS
+    recap = text.split("## Recap")[1]
+    assert len(re.findall(r"^\d\. ", recap, re.M)) == 5 and "*Next:*" in recap
+    assert "<summary>For instructors</summary>" in recap
+    assert sum("explore(" in cell.source for cell in codes) >= 1
+    tags = [tag for cell in codes for tag in cell.metadata.get("tags", [])]
+    assert "break" in tags and "restore" in tags
+    assert any(
+        re.search(r'^CHECKPOINT = "tiny(-hybrid|-base)?"', cell.source, re.M) for cell in codes
+    )
+
+
+@lessons
+def test_each_exercise_has_a_stub_a_hint_and_a_folded_solution(path):
+    notebook, codes = read(path)
+    stubs = checks(codes)
+    assert len(stubs) >= 2 and words(notebook).count("<summary>Hint</summary>") >= len(stubs)
+    for _, mine, solution in stubs:
+        assert sum(f"def {mine}(" in cell.source for cell in codes) == 1
+        (folded,) = [cell for cell in codes if f"def {solution}(" in cell.source]
+        assert "hide-cell" in folded.metadata.tags and folded.metadata.jupyter.source_hidden
+
+
+PROBE = """
+import json, resource
+from qwenlab.teach import check
+print("probe" + json.dumps({
+    "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    "figures": len(__import__("sys").modules["matplotlib.pyplot"].get_fignums())
+               if "matplotlib.pyplot" in __import__("sys").modules else 0,
+    "stubs": [repr(check(name, globals()[mine])) for name, mine, _ in STUBS],
+    "solved": [check(name, globals()[solution]).ok for name, _, solution in STUBS],
+}))
+"""
+
+
+def output(cell):
+    return "".join(out.get("text", "") for out in cell.outputs)
+
+
+def run(notebook, path):
+    # Cells that are meant to fail say so by a tag of their own; nothing else may raise.
+    NotebookClient(
+        notebook, timeout=MOST_SECONDS, resources={"metadata": {"path": str(path.parent)}}
+    ).execute()
+
+
+@lessons
+def test_it_runs_and_any_cell_runs_again_in_any_order(path, monkeypatch):
+    monkeypatch.delenv("QWENLAB_PAGE", raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    notebook, codes = read(path)
+    rng = random.Random(path.stem)
+    again = rng.sample(codes * 2, count(len(codes) // 4, len(codes) * 2))
+    probe = nbformat.v4.new_code_cell(PROBE.replace("STUBS", repr(checks(codes))))
+    copies = [nbformat.v4.new_code_cell(cell.source, metadata=cell.metadata) for cell in again]
+    notebook.cells = [*codes, *copies, probe]
+    run(notebook, path)
+    found = json.loads(output(notebook.cells[-1]).split("probe")[1])
+    assert found["memory"] < MOST_MEMORY, f"{found['memory'] / 1e9:.2f} GB"
+    assert found["figures"] == 0
+    assert all("not yet" in answer for answer in found["stubs"]) and all(found["solved"])

@@ -1,0 +1,60 @@
+"""What the widget of lesson 13 must show, worked out again by plain loops from the stored file."""
+
+import json
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+
+FILE = Path(__file__).parents[2] / "src" / "qwenlab" / "teach" / "stored" / "grpo.json"
+NAMES = {
+    "reward": ("metrics", "reward"),
+    "silent groups": ("metrics", "silent"),
+    "length in tokens": ("metrics", "length"),
+    "share cut off": ("metrics", "cut_off"),
+    "unseen, temperature 1": ("tests", "sampled"),
+    "unseen, greedy": ("tests", "greedy"),
+}
+
+
+@cache
+def runs():
+    return json.loads(FILE.read_text())["runs"]
+
+
+def written(value):
+    if value == int(value) or abs(value) >= 100:
+        return format(value, ",.0f")
+    return format(value, ".3g")
+
+
+def exact_mean(values):
+    """Rounded once, at the end: three digits of 32.45 hang on its last bit."""
+    values = list(map(Fraction, values))
+    return float(sum(values) / len(values))
+
+
+def steps_a_point(points):
+    longest = 0
+    for run in runs():
+        longest = max(longest, len(run["metrics"]["reward"]))
+    width = longest // points
+    return width if width * points == longest else width + 1
+
+
+def training(state):
+    """One table: a line for each step at which a run has a point, one column a run."""
+    where, name = NAMES[state["metric"]]
+    width = steps_a_point(int(state["points"]))
+    lines = {}
+    for column, run in enumerate(runs()):
+        values = run[where][name]
+        steps = run["tests"]["step"] if where == "tests" else list(range(len(values)))
+        begin = 0
+        while begin <= max(steps):
+            here = [i for i, step in enumerate(steps) if begin <= step < begin + width]
+            begin += width
+            if here:
+                step = exact_mean(steps[i] for i in here)
+                line = lines.setdefault(step, [""] * len(runs()))
+                line[column] = written(exact_mean(values[i] for i in here))
+    return [[[written(step), *lines[step]] for step in sorted(lines)]]

@@ -1,0 +1,90 @@
+"""What the widget of lesson 12 must show, sampled and counted again: see widget_numbers.py.
+
+Each sample reads its own prompt here, and a batch stays together to its end.
+"""
+
+from functools import cache
+
+import qwenlab
+from qwenlab.tasks.arithmetic import arithmetic_problems
+
+CAP = 100
+SAMPLES = 16
+
+
+@cache
+def sampled():
+    """(right answer, the answers of its samples) of each problem.
+
+    The small model writes whole numbers.
+    """
+    model, tokenizer = qwenlab.load("tiny", dtype="float32")
+    problems = arithmetic_problems(64, split="held-out")
+    result = qwenlab.generate(
+        model,
+        [tokenizer.chat([{"role": "user", "content": problem.question}]) for problem in problems],
+        n=SAMPLES,
+        seed=list(range(64)),
+        temperature=1.0,
+        max_new_tokens=CAP,
+        strategy="static",
+        slots=256,
+        shared_prefix=False,
+    )
+    answers = []
+    for ids in result.token_ids:
+        last = tokenizer.decode(ids).split("\\boxed{")
+        closed = len(last) > 1 and "}" in last[-1]
+        answers.append(last[-1].split("}")[0] if closed else None)
+    return [
+        (problem.answer, answers[i * SAMPLES :][:SAMPLES]) for i, problem in enumerate(problems)
+    ]
+
+
+def tally(answers):
+    """{answer: votes} in order of appearance, and who wins: the first of the largest."""
+    votes = {}
+    winner = None
+    for answer in answers:
+        if answer is not None:
+            votes[answer] = votes.get(answer, 0) + 1
+    for answer in votes:
+        if winner is None or votes[answer] > votes[winner]:
+            winner = answer
+    return votes, winner
+
+
+@cache
+def contested():
+    """The twelve problems with fewest votes for their winner; of equal ones the first."""
+    most = [max(line.count(answer) for answer in line) for _, line in sampled()]
+    return sorted(sorted(range(64), key=lambda i: (most[i], i))[:12])
+
+
+def wilson(share, n):
+    z = 1.959964
+    root = (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
+    return [(share + z * z / (2 * n) + sign * z * root) / (1 + z * z / n) for sign in (-1, 1)]
+
+
+def votes(state):
+    """Votes of each answer and whether it is right.
+
+    Then accuracy and interval of a sample, of the vote, of at least one.
+    """
+    n = int(state["samples"])
+    place = contested()[int(state["problem"])]
+    gold, line = sampled()[place]
+    counts, _ = tally(line[:n])
+    table = [
+        [str(count), "right" if answer == gold else "wrong"] for answer, count in counts.items()
+    ]
+    silent = line[:n].count(None)
+    if silent:
+        table.append([str(silent), "wrong"])
+    good = [0, 0, 0]
+    for gold, line in sampled():
+        good[0] += sum(answer == gold for answer in line[:n]) / n
+        good[1] += tally(line[:n])[1] == gold
+        good[2] += gold in line[:n]
+    return [table, [[number / 64, *wilson(number / 64, 64)] for number in good]]

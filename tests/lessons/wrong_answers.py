@@ -1,0 +1,295 @@
+"""Wrong answers that no known mistake of an exercise foresees, with a word of their hints.
+
+The known mistakes themselves stand beside the exercises, in `qwenlab.exercises`, and are tried from
+there. These here break a rule (a type, a shape), or give the same as a mistake only where they
+first fail. Each stands in one place: test_exercises.py sees to that.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from qwenlab import combined_mask, left_pad, position_ids
+from qwenlab.exercises.lesson_01 import bytes_per_step
+from qwenlab.exercises.lesson_05 import cut_at_stop, decode_step
+from qwenlab.exercises.lesson_06 import survivors
+from qwenlab.exercises.lesson_08 import prefill_tokens, repeat_rows
+from qwenlab.exercises.lesson_09 import delta_step, state_bytes
+from qwenlab.exercises.lesson_11 import last_box
+from qwenlab.exercises.lesson_13 import average_loss, completion_mask
+from qwenlab.exercises.lesson_14 import answer_mask, token_mean
+
+# --- Lesson 01 ---
+
+
+def two_matrices_in_the_mlp(config, rows, context, size):
+    matrix = config["hidden_size"] * config["intermediate_size"]
+    right = bytes_per_step(config, rows, context, size)
+    return right - size * config["num_hidden_layers"] * matrix
+
+
+# --- Lesson 02 ---
+
+
+def a_mask_of_integers(sequences, pad_id):
+    ids, mask = left_pad(sequences, pad_id)
+    return ids, mask.long()
+
+
+def positions_as_floats(mask):
+    return position_ids(mask).float()
+
+
+# --- Lesson 03 ---
+
+
+def a_triangle_of_numbers(queries, keys):
+    return torch.ones(queries, keys).tril(keys - queries)
+
+
+def without_heads(mask, queries):
+    return combined_mask(mask, queries)[:, 0]
+
+
+def zeros_and_ones(mask, queries):
+    return combined_mask(mask, queries).long()
+
+
+# --- Lesson 04 ---
+
+
+def counted(mask):
+    return (mask.cumsum(1) == 0).int()
+
+
+def one_answer_a_row(mask):
+    return ~mask[:, 0]
+
+
+def one_maximum(scores, mask):
+    terms = torch.exp(scores - scores.max()) * mask
+    return terms / (terms.sum(-1, keepdim=True) + 1e-9)
+
+
+# --- Lesson 05 ---
+
+
+def flat(*given):
+    ids, done = decode_step(*given)
+    return ids[:, 0], done
+
+
+def done_first(*given):
+    ids, done = decode_step(*given)
+    return done, ids
+
+
+def done_as_a_column(*given):
+    ids, done = decode_step(*given)
+    return ids, done[:, None]
+
+
+def keep_as_numbers(token_ids, stop_ids):
+    keep, stopped = cut_at_stop(token_ids, stop_ids)
+    return keep.long(), stopped
+
+
+def one_stopped_for_all(token_ids, stop_ids):
+    keep, stopped = cut_at_stop(token_ids, stop_ids)
+    return keep, stopped.any()
+
+
+# --- Lesson 06 ---
+
+
+def a_mask(rows, done):
+    return ~done, rows[~done]
+
+
+def a_column(rows, done):
+    return (~done).nonzero(), rows[~done]
+
+
+def empty_without_dtype(rows, done):
+    keep = [place for place, one in enumerate(done.tolist()) if not one]
+    return torch.tensor(keep), rows[~done]
+
+
+def squeezed(rows, done):
+    keep = survivors(rows, done)[0].squeeze()
+    return keep, rows[keep]
+
+
+# --- Lesson 08 ---
+
+
+def three_dimensions(rows, n):
+    repeated, prompt, sample = repeat_rows(rows, n)
+    return repeated.view(len(rows), n, -1), prompt, sample
+
+
+def prompt_as_a_column(rows, n):
+    repeated, prompt, sample = repeat_rows(rows, n)
+    return repeated, prompt[:, None], sample
+
+
+def last_token_once(lengths, common, n):
+    apart, _, everybody = prefill_tokens(lengths, common, n)
+    return apart, sum(lengths) - 1 + n, everybody
+
+
+# --- Lesson 09 ---
+
+
+def by_columns(q, k, v, decay, beta, memory):
+    memory = decay[:, None, None] * memory
+    gap = beta[:, None] * (v - (memory @ k[:, :, None])[:, :, 0])
+    memory = memory + gap[:, :, None] * k[:, None, :]
+    return memory, (memory @ q[:, :, None])[:, :, 0]
+
+
+def outer_product_turned_round(q, k, v, decay, beta, memory):
+    faded = decay[:, None, None] * memory
+    written = delta_step(q, k, v, decay, beta, memory)[0] - faded
+    memory = faded + written.mT
+    return memory, (q[:, None] @ memory)[:, 0]
+
+
+def one_token_more(config, tokens, size):
+    return state_bytes(config, tokens + 1, size)
+
+
+# --- Lesson 10 ---
+
+
+def only_beta_multiplied(g, beta, real):
+    return g, beta * real[:, :, None]
+
+
+# --- Lesson 11 ---
+
+
+def keeps_what_was_said(text):
+    return last_box(text) or text.rpartition("\\boxed{")[2].strip("} ")
+
+
+def with_the_box_itself(text):
+    held = last_box(text)
+    return f"\\boxed{{{held}}}" if held else ""
+
+
+# --- Lesson 13 ---
+
+
+def deviation_of(group: Tensor, divisor: int) -> float:
+    return math.sqrt((group - group.mean()).square().sum() / max(1, divisor))
+
+
+def by_group(scale):
+    """Advantages group by group: 0 where all agree, else (reward - mean) / scale(group)."""
+
+    def advantages(rewards: Tensor) -> Tensor:
+        groups = []
+        for group in rewards:
+            agree = bool(group.min() == group.max())
+            groups.append(group * 0 if agree else (group - group.mean()) / scale(group))
+        return torch.stack(groups)
+
+    return advantages
+
+
+biased = by_group(lambda group: deviation_of(group, len(group)) + 1e-4)
+by_variance = by_group(lambda group: deviation_of(group, len(group) - 1) ** 2 + 1e-4)
+
+
+def mean_of_the_batch(rewards):
+    scales = [deviation_of(group, len(group) - 1) + 1e-4 for group in rewards]
+    return (rewards - rewards.mean()) / torch.tensor(scales)[:, None]
+
+
+def nan_where_one_answers(rewards):
+    if rewards.shape[1] == 1:
+        return torch.full_like(rewards, math.nan)
+    return (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)
+
+
+def a_mask_of_numbers(ids, width, stop_ids):
+    return completion_mask(ids, width, stop_ids).int()
+
+
+def one_weight(*given):
+    return average_loss(*given).sum()
+
+
+# --- Lesson 14 ---
+
+
+def targets_as_numbers(*given):
+    return answer_mask(*given).long()
+
+
+def as_wide_as_the_ids(input_ids, prompts, lengths, pad_id):
+    mask = torch.zeros(input_ids.shape, dtype=torch.bool)
+    for row, (start, end) in enumerate(zip(prompts, lengths, strict=True)):
+        mask[row, start:end] = True
+    return mask
+
+
+def means_weighted_by_counts(losses, masks):
+    counts = torch.tensor([float(mask.sum()) for mask in masks])
+    pairs = zip(losses, masks, strict=True)
+    means = torch.tensor([float(loss[mask].mean()) for loss, mask in pairs])
+    return means * counts / counts.sum()
+
+
+def one_number(losses, masks):
+    return token_mean(losses, masks).sum()
+
+
+ANSWERS = {
+    "bytes-per-step": {two_matrices_in_the_mlp: "count the matrices"},
+    "left-pad": {a_mask_of_integers: "the mask is bool"},
+    "position-ids": {positions_as_floats: "int64"},
+    "cached-mask": {a_triangle_of_numbers: "a mask is bool"},
+    "combined-mask": {without_heads: "dimension for the heads", zeros_and_ones: "a mask is bool"},
+    "nan-rows": {counted: "answer with bool", one_answer_a_row: "shape (B, T)"},
+    "masked-softmax": {one_maximum: "one maximum for all"},
+    "decode-step": {
+        flat: "input_ids is (B, 1)",
+        done_first: "are swapped",
+        done_as_a_column: "done is bool",
+    },
+    "cut-at-stop": {keep_as_numbers: "keep is bool", one_stopped_for_all: "stopped is bool"},
+    "survivors": {
+        a_mask: "turns a mask into",
+        a_column: "gives (K, 1)",
+        empty_without_dtype: "makes floats",
+        squeezed: "takes that away",
+    },
+    "repeat-rows": {
+        three_dimensions: "one dimension for all copies",
+        prompt_as_a_column: "prompt is (B * n,)",
+    },
+    "prefill-tokens": {last_token_once: "for each prompt: one row"},
+    "delta-step": {by_columns: "transposed", outer_product_turned_round: "turned round"},
+    "state-bytes": {one_token_more: "print your three parts"},
+    "hide-gates": {only_beta_multiplied: "a pad still fades"},
+    "last-box": {
+        keeps_what_was_said: "whatever it has said so far",
+        with_the_box_itself: "between the braces",
+    },
+    "group-advantages": {
+        biased: "divides by n - 1",
+        mean_of_the_batch: "for being easy",
+        by_variance: "the variance",
+        nan_where_one_answers: "NaN",
+    },
+    "completion-mask": {a_mask_of_numbers: "the mask is bool"},
+    "average-loss": {one_weight: "one weight a token"},
+    "answer-mask": {
+        targets_as_numbers: "of dtype bool",
+        as_wide_as_the_ids: "one column a target",
+    },
+    "token-mean": {means_weighted_by_counts: "adds 0", one_number: "one number a micro-batch"},
+}
