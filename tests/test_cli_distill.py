@@ -1,16 +1,13 @@
 """`qwenlab traces` and `qwenlab distill`: from problems to a trained student, killed on the way, or asked wrongly."""
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
 import torch
-from helpers import count, hear_ctrl_c
+from forks import Forked, command
+from helpers import count
 from small_checkpoint import write_small_checkpoint
 
 import qwenlab
@@ -19,14 +16,7 @@ from qwenlab.tasks.training import last_checkpoint
 
 STEPS = 60
 # A checkpoint every five steps, so that kills come before, in and behind them.
-PROGRAM = """
-import sys, torch
-torch.set_num_threads(1)
-from qwenlab.cli.main import main
-from qwenlab.tasks import distillation
-distillation.SAVE_EVERY = 5
-main(sys.argv[1:])
-"""
+OFTEN = {"qwenlab.tasks.distillation.SAVE_EVERY": 5}
 
 
 @pytest.fixture(scope="module")
@@ -87,16 +77,16 @@ def test_a_teacher_s_probabilities(run, data):
 # --- Killed ----------------------------------------------------------------------------------------------------------
 
 
-def command(model, data, folder) -> list[str]:
+def options_of(model, data, folder) -> list[str]:
     options = ["distill", "--model", model, "--data", data, "--output", str(folder), "--lr", "1e-3", "--seed", "2"]
     return [*options, "--epochs", "6", "--batch-size", "4", "--micro-batch", "3", "--held-out", "8"]
 
 
-def start(*arguments):
+def start(model, data, folder, **options) -> Forked:
     """In a process of its own, to be killed."""
-    environment, pipe = os.environ | {"OMP_NUM_THREADS": "1"}, subprocess.PIPE
-    program = [sys.executable, "-c", PROGRAM, *command(*arguments)]
-    return subprocess.Popen(program, env=environment, preexec_fn=hear_ctrl_c, stdout=pipe, stderr=pipe, text=True)
+    streams = (None, folder.with_name("said"), folder.with_name("told"))
+    arguments = options_of(model, data, folder)
+    return Forked(command, *arguments, folder=folder, streams=streams, settings=OFTEN, **options)
 
 
 def finish(*arguments) -> None:
@@ -105,57 +95,49 @@ def finish(*arguments) -> None:
     torch.set_num_threads(1)
     try:
         with pytest.raises(SystemExit) as end:
-            main(command(*arguments))
+            main(options_of(*arguments))
         assert not end.value.code
     finally:
         torch.set_num_threads(threads)
 
 
-def steps_of(folder) -> int:
-    path = folder / "metrics.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else -1
-
-
-def wait_for(process, folder, steps: int) -> None:
-    """Until so many steps are written: what is before, loading above all, is not the moment that is meant."""
-    while process.poll() is None and steps_of(folder) < steps:
-        time.sleep(0.002)
-
-
 @pytest.fixture(scope="module")
 def whole(model, data, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    finish(model, data, folder)
-    return folder
+    """The folder of a run that nobody stopped, and its operations on files."""
+    run = start(model, data, tmp_path_factory.mktemp("whole") / "run")
+    assert run.end() == 0
+    return run.folder, run.places
 
 
-@pytest.mark.parametrize("moment", range(count(2, 20)))
-def test_a_run_killed_at_any_moment_ends_with_the_same_weights(model, data, whole, tmp_path, moment):
-    rng, folder = random.Random(moment), tmp_path / "run"
+@pytest.mark.parametrize("trial", range(count(2, 20)))
+def test_a_run_killed_at_any_place_ends_with_the_same_weights(model, data, whole, tmp_path, trial):
+    """Killed before an operation on a file, or halfway through writing one; at full count also twice."""
+    expected, places = whole
+    rng, folder = random.Random(trial), tmp_path / "run"
+    torn = rng.randrange(1, rng.choice([500, 500_000])) if trial % 2 else None
+    left = len(places) - 1
     for _ in range(count(1, 2)):
-        process = start(model, data, folder)
-        wait_for(process, folder, rng.randrange(max(0, steps_of(folder)), STEPS))
-        time.sleep(rng.random() * 0.03)
-        process.kill()
-        assert process.wait() in (0, -signal.SIGKILL), process.stderr.read()
+        killed = start(model, data, folder, signal_at=rng.randrange(left), torn=torn)
+        assert killed.end() == (-signal.SIGKILL if torn is None else -signal.SIGXFSZ)
+        left = max(1, left - len(killed.places))
     finish(model, data, folder)
-    assert equal(weights(folder), weights(whole))
-    losses = [[json.loads(line)["loss"] for line in (path / "metrics.jsonl").open()] for path in (folder, whole)]
+    assert equal(weights(folder), weights(expected))
+    losses = [[json.loads(line)["loss"] for line in (path / "metrics.jsonl").open()] for path in (folder, expected)]
     assert losses[0] == losses[1] and len(losses[0]) == STEPS
     assert len((folder / "metrics.csv").read_text().splitlines()) == STEPS + 1
-    assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in whole.iterdir())
+    assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in expected.iterdir())
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(model, data, whole, tmp_path):
+    expected, places = whole
     folder = tmp_path / "run"
-    process = start(model, data, folder)
-    wait_for(process, folder, 8)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate()
-    assert process.returncode == 130 and "Traceback" not in err
-    assert "goes on from there" in err and int(last_checkpoint(folder).name[5:]) >= 8
+    removal = places.index("os.rmdir")  # of the first checkpoint, after the second, of step 10
+    stopped = start(model, data, folder, signal_at=removal, signal_number=signal.SIGINT)
+    assert stopped.end() == 130
+    err = (tmp_path / "told").read_text()
+    assert "Traceback" not in err and "goes on from there" in err and int(last_checkpoint(folder).name[5:]) >= 8
     finish(model, data, folder)
-    assert equal(weights(folder), weights(whole))
+    assert equal(weights(folder), weights(expected))
 
 
 # --- Asked wrongly ---------------------------------------------------------------------------------------------------

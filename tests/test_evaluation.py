@@ -5,13 +5,13 @@ import os
 import random
 import re
 import shutil
-import subprocess
-import sys
+import signal
 import time
 from math import sqrt
 
 import pytest
 import torch
+from forks import Forked
 from helpers import count, with_marks
 
 import qwenlab
@@ -306,43 +306,32 @@ def test_nan_of_one_problem_costs_its_own_answers_only(tiny, problems, tmp_path)
 
 # --- A run goes on ---------------------------------------------------------------------------------------------------
 
-RUN = """
-import sys, qwenlab
-from qwenlab.tasks import evaluate, load_problems
-model, tokenizer = qwenlab.load("tiny")
-options = {"samples": 3, "temperature": 1.0, "max_new_tokens": 60, "seed": 5}
-print("begins", flush=True)
-evaluate(model, tokenizer, load_problems("tiny-test", 60), batch_size=int(sys.argv[2]), folder=sys.argv[1], **options)
-"""
+
+def sampled_run(folder, batch_size):
+    model, tokenizer = qwenlab.load("tiny")
+    evaluate(model, tokenizer, load_problems("tiny-test", 60), folder=folder, batch_size=batch_size, **SAMPLED)
 
 
-def test_kill_9_at_any_moment_loses_nothing_and_repeats_nothing(tiny, problems, tmp_path):
+def test_a_kill_at_any_byte_loses_nothing_and_repeats_nothing(tiny, problems, tmp_path):
+    """Killed three times, each at a byte of its records: in the middle of a batch and of a problem's samples."""
     expected = plain(evaluate(*tiny, problems, **SAMPLED).records)
     rng = random.Random(0)
     for attempt in range(count(1, 7)):
-        folder, kept = tmp_path / str(attempt), [-1]
+        folder = tmp_path / str(attempt)
         for _ in range(3):
-            command = [sys.executable, "-c", RUN, str(folder), str(rng.choice([1, 4, 13, 64]))]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE)
-            assert process.stdout.readline() == b"begins\n"
-            until = kept[-1] + rng.randint(1, 45)  # in the middle of a batch, and of a problem's samples
-            while process.poll() is None and size(folder) <= until:
-                time.sleep(0.002)
-            time.sleep(rng.random() * 0.02)
-            process.kill()
-            process.wait()
-            process.stdout.close()
-            kept.append(size(folder))
-        assert kept[-1] < len(expected), "the run was over before it was killed"
+            torn = bytes_of(folder) + rng.randint(2_000, 9_000)
+            batch_size = rng.choice([1, 4, 13, 64])
+            killed = Forked(sampled_run, folder, batch_size, folder=folder, signal_at=0, torn=torn)
+            assert killed.end() == -signal.SIGXFSZ and bytes_of(folder) == torn
         result = evaluate(*tiny, problems, folder=folder, **SAMPLED)
         assert plain(result.records) == expected == plain(written(folder))
         done = sum(record["tokens"] for record in result.records) - result.sampled_tokens
         assert done > 0  # what was there was not answered again
 
 
-def size(folder):
+def bytes_of(folder):
     path = folder / "records.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+    return path.stat().st_size if path.exists() else 0
 
 
 @pytest.fixture(scope="module")

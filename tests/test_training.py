@@ -2,17 +2,14 @@
 
 import csv
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
-import time
 from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import FAMILIES, count, difference, hear_ctrl_c, random_prompts, rectangle
+from forks import Forked, command
+from helpers import FAMILIES, count, difference, random_prompts, rectangle
 from small_checkpoint import write_small_checkpoint
 
 import qwenlab
@@ -312,14 +309,11 @@ COMMAND = "--data tiny-train --lr 1e-3 --num-rollouts 4 --prompts-per-step 3 --b
 COMMAND += " --steps 6 --save-every 2 --threads 1 --device cpu"
 
 
-def start(folder, model="tiny-base"):
-    command = [sys.executable, "-m", "qwenlab", "grpo", "--model", model, "--output", str(folder), *COMMAND.split()]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, preexec_fn=hear_ctrl_c, **pipes)
-
-
-def steps_done(folder):
-    return (folder / "metrics.jsonl").read_text().count("\n") if (folder / "metrics.jsonl").exists() else 0
+def grpo(folder, **options) -> Forked:
+    """The command, begun in a process of its own."""
+    arguments = ["grpo", "--model", "tiny-base", "--output", folder, *COMMAND.split()]
+    streams = (None, folder.with_name("said"), folder.with_name("told"))
+    return Forked(command, *arguments, folder=folder, streams=streams, **options)
 
 
 def written(folder):
@@ -329,39 +323,34 @@ def written(folder):
     return records, {path.name: path.read_bytes() for path in checkpoint.iterdir()}, checkpoint.name
 
 
-def test_a_killed_run_ends_with_the_same_weights(tmp_path):
-    """kill -9 at random moments of `qwenlab grpo`, each followed by the same command."""
-    began = time.monotonic()
-    out, err = start(tmp_path / "whole").communicate(timeout=300)
-    seconds = time.monotonic() - began
-    assert "step-000006" in out, err
-    expected = written(tmp_path / "whole")
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What a run that nobody stopped has written, and its operations on files."""
+    run = grpo(tmp_path_factory.mktemp("whole") / "run")
+    assert run.end() == 0
+    expected = written(run.folder)
     assert len(expected[0]) == 6 and expected[2] == "step-000006"
-    rng, hit = random.Random(5), set()
-    for trial in range(count(2, 20)):
-        folder = tmp_path / f"run{trial}"
-        process = start(folder)
-        target = rng.randrange(6)
-        deadline = time.monotonic() + 300
-        while process.poll() is None and steps_done(folder) < target and time.monotonic() < deadline:
-            time.sleep(0.005)
-        time.sleep(rng.random() * seconds / 6)
-        process.kill()
-        process.communicate()
-        hit.add(steps_done(folder))
-        out, err = start(folder).communicate(timeout=300)
-        assert "step-000006" in out, err
-        assert written(folder) == expected, f"killed after {sorted(hit)} steps"
-    assert hit - {6}
+    return expected, run.places
 
 
-def test_ctrl_c_of_the_command_is_status_130(tmp_path):
-    process = start(tmp_path / "run")
-    while process.poll() is None and steps_done(tmp_path / "run") < 2:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 130 and "goes on from there" in err and "Traceback" not in err
-    done = steps_done(tmp_path / "run")
+@pytest.mark.parametrize("trial", range(count(2, 20)))
+def test_a_killed_run_ends_with_the_same_weights(whole, tmp_path, trial):
+    """`qwenlab grpo`, killed before a place or halfway through writing a file, then the same command."""
+    expected, places = whole
+    rng = random.Random(trial)
+    torn = rng.randrange(1, rng.choice([500, 500_000])) if trial % 2 else None
+    killed = grpo(tmp_path / "run", signal_at=rng.randrange(len(places) - 1), torn=torn)
+    assert killed.end() == (-signal.SIGKILL if torn is None else -signal.SIGXFSZ)
+    assert grpo(tmp_path / "run").end() == 0
+    assert written(tmp_path / "run") == expected, f"killed after {killed.places}"
+
+
+def test_ctrl_c_of_the_command_is_status_130(whole, tmp_path):
+    removal = whole[1].index("os.rmdir")  # of the first checkpoint, after the second, of step 4
+    run = grpo(tmp_path / "run", signal_at=removal, signal_number=signal.SIGINT)
+    assert run.end() == 130
+    err = (tmp_path / "told").read_text()
+    assert "goes on from there" in err and "Traceback" not in err
+    done = len(read_metrics(tmp_path / "run"))
     assert last_checkpoint(tmp_path / "run").name == f"step-{done:06}" and done < 6
     assert json.loads((last_checkpoint(tmp_path / "run") / "training.json").read_text()) == {"step": done}

@@ -1,0 +1,129 @@
+"""Functions and commands in processes of their own, to be killed or interrupted at a place that is counted.
+
+Each is forked from one process that has imported everything, so none pays for imports. A place is an
+operation on a file of `folder`: the n-th of a run is the same on a fast machine and on a slow one.
+"""
+
+import importlib
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from qwenlab.cli.main import main
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["torch._dynamo", "torch.optim", "tokenizers", "qwenlab.cli.main", "qwenlab.tasks.rl"])
+CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree")
+
+
+class Forked:
+    """A running process. streams: (stdin, stdout, stderr), each a path, or an end of a `FORKS.Pipe()`, or None.
+
+    signal_at: the place (from 0) right before which the process sends itself `signal_number`.
+    torn: no file may grow beyond so many bytes from `signal_at` on; the write that would do it ends the process halfway.
+    settings: what is changed before, as {"qwenlab.module.NAME": value}; variables: environment variables.
+    """
+
+    def __init__(
+        self,
+        function: Callable,
+        *arguments,
+        folder: Path,
+        signal_at: int | None = None,
+        signal_number: int = signal.SIGKILL,
+        torn: int | None = None,
+        streams=(None, None, None),
+        cwd: Path | None = None,
+        settings: dict | None = None,
+    ):
+        self.folder = folder
+        self.log = folder.with_name(f"{folder.name}.places")
+        self.log.write_text("")
+        place = (str(folder), str(self.log), signal_at, signal_number, torn)
+        self.process = FORKS.Process(target=child, args=(function, arguments, place, streams, cwd, settings or {}))
+        self.process.start()
+
+    def end(self) -> int:
+        """The exit status, or the negative number of the signal that ended it."""
+        self.process.join()
+        return self.process.exitcode
+
+    @property
+    def places(self) -> list[str]:
+        """The names of the operations so far."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+
+def child(function, arguments, place, streams, cwd, settings):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    torch.set_num_threads(1)
+    if cwd is not None:
+        os.chdir(cwd)
+    for number, stream in enumerate(streams):
+        redirect(number, stream)
+    for name, value in settings.items():
+        module, _, attribute = name.rpartition(".")
+        setattr(importlib.import_module(module), attribute, value)
+    count_places(*place)
+    function(*arguments)
+
+
+def redirect(number: int, stream) -> None:
+    """As if the process had been started with this stream as its stdin, stdout or stderr."""
+    if stream is None:
+        return
+    if isinstance(stream, (str, Path)):
+        opened = os.open(stream, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    else:
+        opened = stream.fileno()
+    os.dup2(opened, number)
+    name = ("stdin", "stdout", "stderr")[number]
+    setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", buffering=1, closefd=False))
+
+
+def count_places(folder: str, log: str, signal_at: int | None, signal_number: int, torn: int | None) -> None:
+    told = os.open(log, os.O_WRONLY | os.O_APPEND)
+    reached = 0
+
+    def count(event, arguments):
+        nonlocal reached
+        if not changes_a_file(event, arguments, folder):
+            return
+        if reached == signal_at:
+            if torn is None:
+                os.kill(os.getpid(), signal_number)
+            else:
+                signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+                resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+                resource.setrlimit(resource.RLIMIT_FSIZE, (torn, torn))
+        reached += 1
+        os.write(told, json.dumps(event).encode() + b"\n")
+
+    sys.addaudithook(count)
+
+
+def changes_a_file(event: str, arguments: tuple, folder: str) -> bool:
+    if event == "open":
+        flags = arguments[2]
+        if not isinstance(flags, int) or not flags & (os.O_WRONLY | os.O_RDWR):
+            return False
+    elif event not in CHANGES:
+        return False
+    path = arguments[0]
+    if not isinstance(path, (str, os.PathLike)):
+        return False
+    # What shutil.rmtree removes in a folder it names by the last part of its path only.
+    path = os.fspath(path)
+    return path.startswith(folder) or not os.path.isabs(path)
+
+
+def command(*arguments) -> None:
+    """A command of qwenlab, to its end."""
+    main([str(argument) for argument in arguments])
