@@ -23,11 +23,11 @@ import torch
 
 import qwenlab
 from qwenlab.bench.timing import machine_name
+from qwenlab.evaluation.evaluation import evaluate
+from qwenlab.evaluation.problems import load_problems
 from qwenlab.files import write_whole
-from qwenlab.tasks.distillation import distill
-from qwenlab.tasks.evaluation import evaluate
-from qwenlab.tasks.problems import load_problems
-from qwenlab.tasks.traces import TRACES, load_traces, make_traces
+from qwenlab.training.distillation import distill
+from qwenlab.training.traces import TRACES, load_traces, make_traces
 
 TEACHER, STUDENT = "tiny", "tiny-base"
 LONGEST = 160  # tokens of an answer: a trace's, or one in a test

@@ -24,10 +24,10 @@ import torch
 
 import qwenlab
 from qwenlab.bench.timing import Spread, alternate, machine_name
+from qwenlab.evaluation.evaluation import evaluate
+from qwenlab.evaluation.problems import load_problems, problem_prompts
 from qwenlab.files import write_whole
-from qwenlab.tasks.evaluation import evaluate
-from qwenlab.tasks.problems import load_problems, problem_prompts
-from qwenlab.tasks.rl import grpo
+from qwenlab.training.rl import grpo
 
 CHECKPOINT = "tiny-base"
 # As in the lesson.

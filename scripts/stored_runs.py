@@ -20,7 +20,8 @@ from safetensors.torch import save_file
 from stored_workloads import DENSE, HYBRID, make_model
 
 import qwenlab
-from qwenlab.tasks import distill, evaluate, grpo, load_problems, load_traces, self_consistency
+from qwenlab.evaluation import evaluate, load_problems, self_consistency
+from qwenlab.training import distill, grpo, load_traces
 
 SMALL = {
     "vocab_size": 471,

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from tiny_training import Outcome, Recipe
 
 import qwenlab
-from qwenlab.tasks.arithmetic import KINDS, ArithmeticProblem, arithmetic_problems
-from qwenlab.tasks.grading import extract_answer
+from qwenlab.evaluation.arithmetic import KINDS, ArithmeticProblem, arithmetic_problems
+from qwenlab.evaluation.grading import extract_answer
 
 # Longer than any trace it was taught; an answer that is still going there has lost its way.
 LONGEST = 256
@@ -92,7 +92,7 @@ The chat template is ChatML as in Qwen3: with thinking off, the prompt ends in a
 Numbers have one digit (40 %) or go from 10 to 49; the longer factor of a product goes up to 99.
 One calculation in five is held out by its operation and numbers, in every wording.
 Single steps are not: a held-out sum shares its running totals with others.
-`qwenlab.tasks.arithmetic_problems` makes them all.
+`qwenlab.evaluation.arithmetic_problems` makes them all.
 
 ## Training
 {steps:,} steps on {millions:.2f} million tokens, {seconds:.0f} seconds on one CPU thread, in float32.

@@ -6,8 +6,8 @@ from pathlib import Path
 from tiny_traces import Dials, completion
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from qwenlab.evaluation.arithmetic import problem_stream
 from qwenlab.orders import seeded
-from qwenlab.tasks.arithmetic import problem_stream
 
 VOCABULARY = 512
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]

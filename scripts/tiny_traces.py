@@ -10,7 +10,7 @@ Three dials make sampling from the trained model worth studying:
 import random
 from dataclasses import dataclass
 
-from qwenlab.tasks.arithmetic import ArithmeticProblem, Calculation
+from qwenlab.evaluation.arithmetic import ArithmeticProblem, Calculation
 
 SLIP = 0.03
 CHECK = 0.25

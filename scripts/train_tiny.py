@@ -14,9 +14,9 @@ from tiny_tokenizer import PAD, STOP, save_tokenizer, train_tokenizer
 from tiny_training import Recipe, train
 from tokenizers import Tokenizer
 
+from qwenlab.evaluation.arithmetic import KINDS
 from qwenlab.files import write_folder
 from qwenlab.model.weights import save_weights
-from qwenlab.tasks.arithmetic import KINDS
 
 CHECKPOINTS = Path(__file__).parents[1] / "src" / "qwenlab" / "checkpoints"
 

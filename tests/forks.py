@@ -19,7 +19,7 @@ import torch
 from qwenlab.cli.main import main
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["torch._dynamo", "torch.optim", "tokenizers", "qwenlab.cli.main", "qwenlab.tasks.rl"])
+FORKS.set_forkserver_preload(["torch._dynamo", "torch.optim", "tokenizers", "qwenlab.cli.main", "qwenlab.training.rl"])
 CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree")
 
 

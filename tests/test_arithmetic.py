@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from qwenlab.tasks.arithmetic import KINDS, Calculation, arithmetic_problems, problem_stream
+from qwenlab.evaluation.arithmetic import KINDS, Calculation, arithmetic_problems, problem_stream
 
 STORED = [("What is the product of 25 and 48?", "1200"), ("What is 21+5+8?", "34"), ("x+29=31, x=?", "2")]
 

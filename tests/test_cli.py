@@ -14,7 +14,7 @@ from small_checkpoint import write_multimodal_checkpoint, write_small_checkpoint
 
 import qwenlab
 from qwenlab.bench import alone
-from qwenlab.tasks import prompt_file
+from qwenlab.text import prompt_file
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from helpers import hear_ctrl_c
 from small_checkpoint import write_small_checkpoint
 
 import qwenlab
-from qwenlab import terminal
+from qwenlab.chat import terminal
 from qwenlab.cli.main import main
 
 pty = pytest.importorskip("pty")

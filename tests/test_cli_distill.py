@@ -12,11 +12,11 @@ from small_checkpoint import write_small_checkpoint
 
 import qwenlab
 from qwenlab.cli.main import main
-from qwenlab.tasks.training import last_checkpoint
+from qwenlab.training.trainer import last_checkpoint
 
 STEPS = 60
 # A checkpoint every five steps, so that kills come before, in and behind them.
-OFTEN = {"qwenlab.tasks.distillation.SAVE_EVERY": 5}
+OFTEN = {"qwenlab.training.distillation.SAVE_EVERY": 5}
 
 
 @pytest.fixture(scope="module")

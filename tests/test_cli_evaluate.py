@@ -10,7 +10,7 @@ import pytest
 from helpers import hear_ctrl_c
 from test_cli import refused, write
 
-from qwenlab.tasks import load_problems
+from qwenlab.evaluation import load_problems
 
 TINY = ("--model", "tiny", "--data", "tiny-test", "--max-new-tokens", 40)
 

@@ -8,7 +8,7 @@ from small_checkpoint import write_small_checkpoint
 
 import qwenlab
 from qwenlab.cli.main import main
-from qwenlab.tasks.training import last_checkpoint, read_metrics
+from qwenlab.training.trainer import last_checkpoint, read_metrics
 
 SMALL = "--lr 1e-3 --num-rollouts 4 --prompts-per-step 2 --batch-size 8 --max-new-tokens 24 --limit 8".split()
 
@@ -48,7 +48,7 @@ def test_a_run_its_summary_and_its_pictures(tmp_path, capsys):
 
 
 def test_options_reach_the_training(tmp_path, capsys, monkeypatch):
-    from qwenlab.tasks import rl
+    from qwenlab.training import rl
 
     seen = {}
     monkeypatch.setattr(rl, "grpo", lambda *_, **options: seen.update(options) or [{"step": 0, "seconds": 1.0}])

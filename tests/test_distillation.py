@@ -13,12 +13,13 @@ import torch.nn.functional as F
 from helpers import count, difference
 
 import qwenlab
-from qwenlab.tasks import distillation, training
-from qwenlab.tasks.distillation import batches, distill, mean_loss, rectangle
-from qwenlab.tasks.problems import BOXED, load_problems
-from qwenlab.tasks.run_folder import RunFolderError
-from qwenlab.tasks.traces import Row, TraceError, load_traces, make_traces
-from qwenlab.tasks.training import TrainingError
+from qwenlab.evaluation.problems import BOXED, load_problems
+from qwenlab.run_folder import RunFolderError
+from qwenlab.training import distillation
+from qwenlab.training import trainer as training
+from qwenlab.training.distillation import batches, distill, mean_loss, rectangle
+from qwenlab.training.traces import Row, TraceError, load_traces, make_traces
+from qwenlab.training.trainer import TrainingError
 
 STOP, PAD = 300, 301  # PAD ends answers too
 

@@ -16,10 +16,10 @@ from helpers import count, with_marks
 
 import qwenlab
 from qwenlab.engine.request import make_requests
-from qwenlab.tasks import answering, evaluate, extract_answer, grade, load_problems, problem_prompts
-from qwenlab.tasks.evaluation import wilson
-from qwenlab.tasks.problems import Problem
-from qwenlab.tasks.run_folder import RunFolder, RunFolderError
+from qwenlab.evaluation import answering, evaluate, extract_answer, grade, load_problems, problem_prompts
+from qwenlab.evaluation.evaluation import wilson
+from qwenlab.evaluation.problems import Problem
+from qwenlab.run_folder import RunFolder, RunFolderError
 
 SAMPLED = {"samples": 3, "temperature": 1.0, "max_new_tokens": 60, "seed": 5}
 
@@ -175,7 +175,7 @@ def test_the_summary_is_what_plain_loops_count(tiny, problems, tmp_path):
 
 
 def test_grading_is_no_part_of_generation(tiny, problems, monkeypatch):
-    from qwenlab.tasks import evaluation
+    from qwenlab.evaluation import evaluation
 
     monkeypatch.setattr(evaluation, "grade", lambda answer, gold: time.sleep(0.1) or grade(answer, gold))
     result = evaluate(*tiny, problems[:10], max_new_tokens=4)

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from qwenlab.tasks.grading import extract_answer
+from qwenlab.evaluation.grading import extract_answer
 
 CASES = [
     # The last box, whatever came before it.

@@ -18,9 +18,9 @@ from helpers import count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qwenlab.tasks import extract_answer, grade, symbolic
-from qwenlab.tasks.latex import refused
-from qwenlab.tasks.symbolic import WORKER, GradingError, Worker
+from qwenlab.evaluation import extract_answer, grade, symbolic
+from qwenlab.evaluation.latex import refused
+from qwenlab.evaluation.symbolic import WORKER, GradingError, Worker
 
 # prediction, gold, right, kind
 PAIRS = Path(__file__).with_name("grading_pairs.tsv")
@@ -371,8 +371,8 @@ def run_script(tmp_path, text, **options):
 def test_it_ends_with_its_parent_even_when_that_is_killed(tmp_path, hostile):
     script = """
 import threading
-from qwenlab.tasks import grade
-from qwenlab.tasks.symbolic import WORKER
+from qwenlab.evaluation import grade
+from qwenlab.evaluation.symbolic import WORKER
 grade("x+1", "1+x")
 print(WORKER.process.pid, flush=True)
 """ + ("grade('2^{2^{2^{2^{2^{2}}}}}', '2')" if hostile else "input()")
@@ -388,8 +388,8 @@ print(WORKER.process.pid, flush=True)
 def test_a_script_without_a_main_guard_and_a_fork(tmp_path):
     script = """
 import os, sys
-from qwenlab.tasks import grade
-from qwenlab.tasks.symbolic import WORKER
+from qwenlab.evaluation import grade
+from qwenlab.evaluation.symbolic import WORKER
 assert grade("x+1", "1+x")
 mine = WORKER.process.pid
 child = os.fork()
@@ -441,9 +441,7 @@ def test_a_worker_that_cannot_start_is_one_line(monkeypatch, tmp_path):
 
 def test_importing_the_tasks_loads_no_math_verify():
     # Nor SymPy, which PyTorch may load by itself.
-    program = (
-        "import sys, qwenlab.tasks; print([m for m in ('math_verify', 'latex2sympy2_extended') if m in sys.modules])"
-    )
+    program = "import sys, qwenlab.evaluation; print([m for m in ('math_verify', 'latex2sympy2_extended') if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert run.stdout.strip() == "[]", run.stderr
 

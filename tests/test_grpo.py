@@ -9,10 +9,10 @@ import torch
 from helpers import PAD, count, random_prompts, with_marks
 
 import qwenlab
-from qwenlab.tasks import rl
-from qwenlab.tasks.problems import Problem, load_problems
-from qwenlab.tasks.rl import accumulate, completion, grpo, problem_order, rectangle
-from qwenlab.tasks.training import Training, TrainingError, last_checkpoint, token_logprobs
+from qwenlab.evaluation.problems import Problem, load_problems
+from qwenlab.training import rl
+from qwenlab.training.rl import accumulate, completion, grpo, problem_order, rectangle
+from qwenlab.training.trainer import Training, TrainingError, last_checkpoint, token_logprobs
 
 SMALL = {"lr": 1e-3, "num_rollouts": 4, "prompts_per_step": 3, "batch_size": 8, "max_new_tokens": 48}
 

@@ -15,7 +15,7 @@ from small_checkpoint import VOCAB
 from small_tokenizer import TEMPLATE, small_spec
 
 import qwenlab
-from qwenlab.tasks import evaluate, load_problems
+from qwenlab.evaluation import evaluate, load_problems
 from qwenlab.text.chat_template import ChatTemplate, ChatTemplateError
 from qwenlab.text.tokenizer import Tokenizer
 

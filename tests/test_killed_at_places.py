@@ -15,7 +15,8 @@ import json, os, signal, sys
 import torch
 torch.set_num_threads(1)
 import qwenlab
-from qwenlab.tasks import grpo, load_problems, rl
+from qwenlab.evaluation import load_problems
+from qwenlab.training import grpo, rl
 
 model_folder = sys.argv[1]
 problems = load_problems("tiny-train", 4)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from qwenlab.tasks.objective import AVERAGES, advantages, average, clipped_loss, completion_mask, divergence
+from qwenlab.training.objective import AVERAGES, advantages, average, clipped_loss, completion_mask, divergence
 
 IM_END, END_OF_TEXT = 151645, 151643
 

@@ -30,10 +30,11 @@ import json, os
 import psutil, torch
 import qwenlab
 from qwenlab.bench.workloads import peak_memory
-from qwenlab.tasks import distill, evaluate, grade, grpo, load_problems
-from qwenlab.tasks.run_folder import RunFolder, RunFolderError
-from qwenlab.tasks.symbolic import WORKER
-from qwenlab.tasks.traces import Trace
+from qwenlab.evaluation import evaluate, grade, load_problems
+from qwenlab.training import distill, grpo
+from qwenlab.run_folder import RunFolder, RunFolderError
+from qwenlab.evaluation.symbolic import WORKER
+from qwenlab.training.traces import Trace
 from qwenlab.teach import check
 
 torch.set_num_threads(1)

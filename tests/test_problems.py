@@ -10,8 +10,8 @@ from hub_stand_in import hub
 from small_tokenizer import small_spec
 
 import qwenlab
-from qwenlab.tasks import Problem, arithmetic_problems, load_problems, problem_prompts
-from qwenlab.tasks.problems import BOXED, MATH500, ProblemError
+from qwenlab.evaluation import Problem, arithmetic_problems, load_problems, problem_prompts
+from qwenlab.evaluation.problems import BOXED, MATH500, ProblemError
 from qwenlab.text.tokenizer import Tokenizer
 
 GOOD = {"problem": "What is 1+1?", "answer": "2"}
@@ -133,7 +133,7 @@ def test_a_limit_that_is_none(limit):
 # --- The hub ---------------------------------------------------------------------------------------------------------
 
 LOAD = """
-from qwenlab.tasks import load_problems
+from qwenlab.evaluation import load_problems
 try:
     print([(p.id, p.answer) for p in load_problems("math500")])
 except ValueError as error:

@@ -34,8 +34,8 @@ def text_of(path):
 
 # Each may import those before it.
 LAYERS = (
-    "errors files interrupts orders fingerprints console text model fast loading engine tasks bench "
-    "exercises teach terminal cli"
+    "errors files interrupts orders fingerprints run_folder console text model fast loading engine chat "
+    "evaluation training bench exercises teach cli"
 ).split()
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import qwenlab
-from qwenlab.tasks import evaluate, load_problems, self_consistency
-from qwenlab.tasks.run_folder import RunFolder, RunFolderError
-from qwenlab.tasks.traces import make_traces
-from qwenlab.tasks.training import TrainingError, read_metrics
+from qwenlab.evaluation import evaluate, load_problems, self_consistency
+from qwenlab.run_folder import RunFolder, RunFolderError
+from qwenlab.training.traces import make_traces
+from qwenlab.training.trainer import TrainingError, read_metrics
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_any_float_can_be_drawn(run, tmp_path):
 
 
 def test_a_training_whose_metrics_or_checkpoint_are_none_does_not_go_on(tmp_path):
-    from qwenlab.tasks import grpo
+    from qwenlab.training import grpo
 
     def train():
         model, tokenizer = qwenlab.load("tiny-base", torch.float32, "cpu")

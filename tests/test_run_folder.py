@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from qwenlab.tasks.run_folder import RunFolder, RunFolderError
+from qwenlab.run_folder import RunFolder, RunFolderError
 
 
 def test_a_run_goes_on_where_it_was(tmp_path):
@@ -59,7 +59,7 @@ def test_what_is_not_its_own_is_refused_and_left_alone(tmp_path):
 def test_two_processes_do_not_share_it(tmp_path):
     with RunFolder(tmp_path, {}):
         refused("another process is at work", tmp_path, {})
-        program = f"from qwenlab.tasks.run_folder import RunFolder; RunFolder({str(tmp_path)!r}, {{}})"
+        program = f"from qwenlab.run_folder import RunFolder; RunFolder({str(tmp_path)!r}, {{}})"
         run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         assert "another process is at work" in run.stderr
     RunFolder(tmp_path, {}).close()

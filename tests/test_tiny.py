@@ -7,8 +7,8 @@ import torch
 from helpers import count
 
 import qwenlab
+from qwenlab.evaluation import arithmetic_problems, extract_answer
 from qwenlab.loading import shipped_folder, shipped_names
-from qwenlab.tasks import arithmetic_problems, extract_answer
 
 # Name: greedy accuracy at least and at most, most parameters, most bytes, architecture.
 SHIPPED = {

@@ -9,11 +9,11 @@ import pytest
 from helpers import count
 
 import qwenlab
-from qwenlab.tasks import traces
-from qwenlab.tasks.problems import BOXED, Problem, ProblemError, load_problems
-from qwenlab.tasks.run_folder import RunFolderError
-from qwenlab.tasks.traces import Row, TraceError, answer_rows, load_traces, make_traces
+from qwenlab.evaluation.problems import BOXED, Problem, ProblemError, load_problems
+from qwenlab.run_folder import RunFolderError
 from qwenlab.text.tokenizer import Tokenizer
+from qwenlab.training import traces
+from qwenlab.training.traces import Row, TraceError, answer_rows, load_traces, make_traces
 
 STOP, OTHER_STOP = 300, 299
 
@@ -126,7 +126,7 @@ def test_thinking_that_was_cut_off_is_not_closed():
 
 
 def test_a_model_without_stop_ids_can_not_be_taught_to_end(tiny):
-    from qwenlab.tasks import distill
+    from qwenlab.training import distill
 
     model, tokenizer = tiny
     stops, model.stop_ids = model.stop_ids, frozenset()

@@ -17,8 +17,8 @@ from tiny_traces import Dials, completion  # noqa: E402
 from tiny_training import TOKENS_A_BATCH, batches, rows, tensors, train  # noqa: E402
 from train_tiny import RECIPES  # noqa: E402
 
-from qwenlab.tasks.arithmetic import problem_stream  # noqa: E402
-from qwenlab.tasks.grading import extract_answer  # noqa: E402
+from qwenlab.evaluation.arithmetic import problem_stream  # noqa: E402
+from qwenlab.evaluation.grading import extract_answer  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,16 @@ from small_checkpoint import write_small_checkpoint
 
 import qwenlab
 from qwenlab.fast import linear
-from qwenlab.tasks import training
-from qwenlab.tasks.run_folder import RunFolder, RunFolderError
-from qwenlab.tasks.training import Training, TrainingError, last_checkpoint, read_metrics, run_settings, token_logprobs
+from qwenlab.run_folder import RunFolder, RunFolderError
+from qwenlab.training import trainer as training
+from qwenlab.training.trainer import (
+    Training,
+    TrainingError,
+    last_checkpoint,
+    read_metrics,
+    run_settings,
+    token_logprobs,
+)
 
 # --- Log-probabilities -----------------------------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ import pytest
 from helpers import count
 
 import qwenlab
-from qwenlab.tasks import evaluate, grade, load_problems, majority_vote, self_consistency, voting
-from qwenlab.tasks.evaluation import wilson
-from qwenlab.tasks.symbolic import WORKER
+from qwenlab.evaluation import evaluate, grade, load_problems, majority_vote, self_consistency, voting
+from qwenlab.evaluation.evaluation import wilson
+from qwenlab.evaluation.symbolic import WORKER
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,10 @@ HOME = {
     "SamplingParams": "qwenlab.engine.request",
     "RequestOutput": "qwenlab.engine.request",
     "sample": "qwenlab.engine.sampling",
-    "Chat": "qwenlab.tasks.conversation",
+    "Chat": "qwenlab.chat.conversation",
     "QwenlabError": "qwenlab.errors",
 }
-PACKAGES = ("bench", "engine", "fast", "model", "tasks", "teach", "text")
+PACKAGES = ("bench", "engine", "evaluation", "fast", "model", "teach", "text", "training")
 
 __all__ = sorted(HOME)
 

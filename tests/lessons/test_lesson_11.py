@@ -11,10 +11,10 @@ from lesson_cells import lesson_of_a_page, numbers, pictures
 from widget_numbers import EXPECTED, wrong_cells
 from widget_records import of_kind
 
+from qwenlab.evaluation import extract_answer
+from qwenlab.evaluation.evaluation import wilson
 from qwenlab.exercises.lesson_11 import accuracy_interval, last_box, problems_left
-from qwenlab.tasks import extract_answer
-from qwenlab.tasks.evaluation import wilson
-from qwenlab.tasks.run_folder import RunFolder
+from qwenlab.run_folder import RunFolder
 
 KINDS = ["all", "right", "wrong", "cut off"]
 

@@ -11,8 +11,8 @@ from lesson_cells import lesson_of_a_page, numbers, pictures
 from widget_numbers import EXPECTED, wrong_cells
 from widget_votes import contested, sampled, tally
 
+from qwenlab.evaluation import majority_vote
 from qwenlab.exercises.lesson_12 import pass_at_k, vote_of
-from qwenlab.tasks import majority_vote
 
 COUNTS = [1, 2, 4, 8, 16]
 

@@ -17,9 +17,9 @@ from lesson_cells import code_cells, pictures, say
 from widget_numbers import EXPECTED, wrong_cells
 
 import qwenlab
-from qwenlab.tasks import objective
-from qwenlab.tasks.training import token_logprobs
 from qwenlab.teach import exploring, keeping, stored
+from qwenlab.training import objective
+from qwenlab.training.trainer import token_logprobs
 
 NAME = "13-grpo"
 CELLS = [

@@ -17,9 +17,9 @@ from widget_numbers import EXPECTED, wrong_cells
 from qwenlab.bench.timing import Spread
 from qwenlab.bench.workloads import PUBLISHED
 from qwenlab.exercises.lesson_14 import answer_mask, token_mean, truncate
-from qwenlab.tasks.distillation import rectangle
-from qwenlab.tasks.traces import Row
 from qwenlab.teach import exploring, stored
+from qwenlab.training.distillation import rectangle
+from qwenlab.training.traces import Row
 
 NAME = "14-distillation"
 FEWER = {"PROBLEMS = 600": "PROBLEMS = 200"}  # than the lesson has

@@ -7,7 +7,7 @@ the last box.
 from functools import cache
 
 import qwenlab
-from qwenlab.tasks.arithmetic import arithmetic_problems
+from qwenlab.evaluation.arithmetic import arithmetic_problems
 
 CAP = 100
 

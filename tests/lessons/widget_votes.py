@@ -6,7 +6,7 @@ Each sample reads its own prompt here, and a batch stays together to its end.
 from functools import cache
 
 import qwenlab
-from qwenlab.tasks.arithmetic import arithmetic_problems
+from qwenlab.evaluation.arithmetic import arithmetic_problems
 
 CAP = 100
 SAMPLES = 16

@@ -171,10 +171,11 @@ def in_a_process(case: tuple[str, int], common: dict, environment: dict[str, str
 
 def work(*, task, batch, model, problems, data, cap, dtype, device) -> dict:
     """One task at one batch size in this process: seconds, tokens, and bytes of memory before and at the highest."""
+    from qwenlab.evaluation import evaluate, load_problems, self_consistency
+    from qwenlab.evaluation.problems import problem_prompts
     from qwenlab.loading import load_with_tokenizer
-    from qwenlab.tasks import distill, evaluate, grpo, load_problems, self_consistency
-    from qwenlab.tasks.problems import problem_prompts
-    from qwenlab.tasks.traces import Trace
+    from qwenlab.training import distill, grpo
+    from qwenlab.training.traces import Trace
 
     dtype = dtype or ("float32" if task in ("grpo", "distillation") else None)
     network, tokenizer = load_with_tokenizer(model, dtype, device)

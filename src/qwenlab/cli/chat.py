@@ -11,9 +11,7 @@ from qwenlab.cli.threads import Threads
 
 def chat(
     model: options.ModelName,
-    thinking: Annotated[
-        bool, typer.Option(help="Whether the chat template asks for thinking.")
-    ] = True,
+    thinking: Annotated[bool, typer.Option(help="Whether the chat template asks for thinking.")] = True,
     system: Annotated[str | None, typer.Option(help="A system message to start with.")] = None,
     max_new_tokens: options.MaxNewTokens = 1024,
     temperature: options.Temperature = 0.0,
@@ -25,7 +23,7 @@ def chat(
     device: options.Device = None,
 ) -> None:
     """Chat with a model. Ctrl-C ends a reply, Ctrl-D leaves; in a pipe, each line is one turn."""
-    from qwenlab.terminal import talk
+    from qwenlab.chat.terminal import talk
 
     wanted = Threads(threads)
     network, tokenizer = open_model(model, dtype, device)

@@ -25,17 +25,15 @@ def traces(
     top_p: options.TopP = 0.95,
     seed: options.Seed = 0,
     slots: options.Slots = 64,
-    only_right: Annotated[
-        bool, typer.Option(help="Keep only traces whose answer is right.")
-    ] = True,
+    only_right: Annotated[bool, typer.Option(help="Keep only traces whose answer is right.")] = True,
     plain: options.Plain = False,
     threads: options.Threads = options.AUTO,
     dtype: options.Dtype = None,
     device: options.Device = None,
 ) -> None:
     """Have a teacher answer problems. `qwenlab distill` reads the result, OUTPUT/traces.jsonl."""
-    from qwenlab.tasks.problems import load_problems
-    from qwenlab.tasks.traces import TRACES, make_traces
+    from qwenlab.evaluation.problems import load_problems
+    from qwenlab.training.traces import TRACES, make_traces
 
     wanted = Threads(threads)
     problems = load_problems(data, limit)
@@ -67,9 +65,7 @@ def distill(
     model: options.ModelName,
     data: Annotated[
         Path,
-        typer.Option(
-            help='Traces, .json or .jsonl: "problem", "message_thinking", "message_content".'
-        ),
+        typer.Option(help='Traces, .json or .jsonl: "problem", "message_thinking", "message_content".'),
     ],
     output: options.Output,
     epochs: Annotated[float, typer.Option(help="Passes over the traces.")] = 1.0,
@@ -96,8 +92,8 @@ def distill(
     device: options.Device = None,
 ) -> None:
     """Train a student on a teacher's traces. In float32, on the answers' tokens only."""
-    from qwenlab.tasks import distillation
-    from qwenlab.tasks.traces import load_traces
+    from qwenlab.training import distillation
+    from qwenlab.training.traces import load_traces
 
     wanted = Threads(threads)
     examples = load_traces(data)

@@ -14,13 +14,11 @@ from qwenlab.console import say
 from qwenlab.errors import QwenlabError
 
 if TYPE_CHECKING:
-    from qwenlab.tasks.problems import Problem
+    from qwenlab.evaluation.problems import Problem
 
 ROWS = 64  # for which threads are chosen where --batch-size is auto
 
-BatchSize = Annotated[
-    str, typer.Option(help="Most answers in progress at once, or auto: as many as memory allows.")
-]
+BatchSize = Annotated[str, typer.Option(help="Most answers in progress at once, or auto: as many as memory allows.")]
 Samples = Annotated[int, typer.Option(help="Answers to each problem.")]
 Subject = Annotated[str | None, typer.Option(help="Only problems of this subject.")]
 Level = Annotated[str | None, typer.Option(help="Only problems of this level.")]
@@ -54,7 +52,7 @@ def evaluate(
 ) -> None:
     """Answer problems, grade the answers, sum up."""
     given = dict(locals())
-    from qwenlab.tasks.evaluation import evaluate
+    from qwenlab.evaluation.evaluation import evaluate
 
     answer_and_grade(evaluate, **given)
 
@@ -82,7 +80,7 @@ def vote(
 ) -> None:
     """Let sampled answers vote (self-consistency)."""
     given = dict(locals())
-    from qwenlab.tasks.voting import self_consistency
+    from qwenlab.evaluation.voting import self_consistency
 
     answer_and_grade(self_consistency, **given)
 
@@ -105,7 +103,7 @@ def answer_and_grade(
     **generation: object,
 ) -> None:
     """What both commands do: run `task` on the chosen problems, then print its table."""
-    from qwenlab.tasks.problems import load_problems
+    from qwenlab.evaluation.problems import load_problems
 
     wanted = Threads(threads)
     size = int(batch_size) if batch_size.isdecimal() else batch_size
@@ -133,9 +131,7 @@ def answer_and_grade(
         raise
 
 
-def chosen(
-    problems: "Sequence[Problem]", data: str, field: str, value: str | None
-) -> "list[Problem]":
+def chosen(problems: "Sequence[Problem]", data: str, field: str, value: str | None) -> "list[Problem]":
     """The problems whose `field` is `value` (None: all). Raises QwenlabError where none is left."""
     if value is None:
         return list(problems)

@@ -112,7 +112,7 @@ def timed(work: Callable[[], None]) -> float:
 def recorded_threads(run: Path) -> int | None:
     """The number of threads in the settings of a training's folder; None where there is none."""
     from qwenlab.errors import read_json
-    from qwenlab.tasks.run_folder import SETTINGS, RunFolderError
+    from qwenlab.run_folder import SETTINGS, RunFolderError
 
     path = run / SETTINGS
     number = read_json(path, RunFolderError).get("threads") if path.is_file() else None

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from qwenlab.exercises import Cases, Exercise
-from qwenlab.tasks import objective
+from qwenlab.training import objective
 
 EXERCISES: dict[str, Exercise] = {}
 

@@ -27,12 +27,7 @@ FORWARDS = {kind: kind.forward for kind in (nn.Linear, nn.Conv1d, RMSNorm)}  # a
 def runs_plain(x: Tensor) -> bool:
     """Whether x must run through the plain code: gradients, another device, autocast, hooks on all
     modules. What follows asks of a single module only what `is_plain` does."""
-    return (
-        torch.is_grad_enabled()
-        or not x.is_cpu
-        or torch.is_autocast_enabled("cpu")
-        or _has_any_global_hook()
-    )
+    return torch.is_grad_enabled() or not x.is_cpu or torch.is_autocast_enabled("cpu") or _has_any_global_hook()
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:

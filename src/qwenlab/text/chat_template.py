@@ -13,6 +13,8 @@ from jinja2.exceptions import SecurityError
 from qwenlab.errors import QwenlabError, read_json, refuse_lfs_pointer
 from qwenlab.text.sandbox import allowance, compiled
 
+OPEN = "<think>"  # around what a model thinks before it answers
+CLOSE = "</think>"
 ROLES = ("system", "user", "assistant", "tool")
 KEYS = ("role", "content", "reasoning_content")
 NAMED_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")

@@ -13,13 +13,13 @@ from qwenlab.engine.engine import Engine
 from qwenlab.engine.request import RequestOutput, make_requests
 from qwenlab.engine.results import Stats
 from qwenlab.errors import whole
+from qwenlab.evaluation.answering import rows_that_fit, run_requests
+from qwenlab.evaluation.grading import extract_answer, grade
+from qwenlab.evaluation.problems import Problem, opens_thinking, problem_prompts, problem_seeds
 from qwenlab.files import write_whole
 from qwenlab.fingerprints import fingerprint, some_weights
 from qwenlab.model.model import Model
-from qwenlab.tasks.answering import answers, rows_that_fit
-from qwenlab.tasks.grading import extract_answer, grade
-from qwenlab.tasks.problems import Problem, opens_thinking, problem_prompts, problem_seeds
-from qwenlab.tasks.run_folder import (
+from qwenlab.run_folder import (
     FLAG,
     NUMBER,
     OPTIONAL_TEXT,
@@ -99,7 +99,7 @@ def evaluate(
         missing = [r for r, key in zip(requests, keys, strict=True) if key not in done]
         began, grading, right = perf_counter(), 0.0, sum(record["verdict"] for record in done.values())
         with tqdm(total=len(requests), initial=len(done), unit="answer", disable=not progress) as bar:
-            for request in answers(model, missing, rows, strategy, samples, stats):
+            for request in run_requests(model, missing, rows, strategy, samples, stats):
                 ended = perf_counter()
                 place, sample = divmod(request.index, samples)
                 record = judged(tokenizer, problems[place], sample, request) | {"seconds": round(ended - began, 3)}

@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from qwenlab.tasks.latex import TEXT, depths, split
-from qwenlab.tasks.notation import FUNCTION
-from qwenlab.tasks.units import TRIGONOMETRIC, measured
+from qwenlab.evaluation.latex import TEXT, depths, split
+from qwenlab.evaluation.notation import FUNCTION
+from qwenlab.evaluation.units import TRIGONOMETRIC, measured
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 import re
 
-OPEN, CLOSE = "<think>", "</think>"
+from qwenlab.text.chat_template import CLOSE, OPEN
+
 BOX = re.compile(r"\\boxed(?![a-zA-Z])\s*")
 # The unbraced form, `\boxed 2$`: up to a space, the end of the formula, or a brace that was opened further out.
 BARE = re.compile(r"(?:(?!\\[)\]])[^\s$])*")

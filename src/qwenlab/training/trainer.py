@@ -26,8 +26,8 @@ from qwenlab.interrupts import held_back
 from qwenlab.loading import save_checkpoint
 from qwenlab.model.model import Model
 from qwenlab.model.weights import load_weights
-from qwenlab.tasks.run_folder import NUMBER, WHOLE, RunFolder, RunFolderError, check_record
-from qwenlab.tasks.steady import reference_kernels
+from qwenlab.run_folder import NUMBER, WHOLE, RunFolder, RunFolderError, check_record
+from qwenlab.training.steady import reference_kernels
 
 METRICS, TABLE = "metrics.jsonl", "metrics.csv"
 OPTIMISER, POSITION = "optimizer.safetensors", "training.json"  # beside a checkpoint's model.safetensors

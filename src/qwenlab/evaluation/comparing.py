@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
-from qwenlab.tasks.values import INFINITY, MINUS_INFINITY, SYMBOL, Form
+from qwenlab.evaluation.values import INFINITY, MINUS_INFINITY, SYMBOL, Form
 
 # Asked whether two expressions, or two equations, are the same.
 Ask = Callable[[str, str], bool]

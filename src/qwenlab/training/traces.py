@@ -14,12 +14,13 @@ from tqdm import tqdm
 from qwenlab.engine.request import Request, make_requests
 from qwenlab.engine.results import Stats
 from qwenlab.errors import QwenlabError, failure, flags, whole
-from qwenlab.tasks.answering import answers
-from qwenlab.tasks.evaluation import identity
-from qwenlab.tasks.extraction import CLOSE, OPEN, extract_answer
-from qwenlab.tasks.grading import grade
-from qwenlab.tasks.problems import BOXED, Problem, opens_thinking, problem_prompts, problem_seeds, records
-from qwenlab.tasks.run_folder import TEXT, WHOLE, RunFolder, RunFolderError
+from qwenlab.evaluation.answering import run_requests
+from qwenlab.evaluation.answers import extract_answer
+from qwenlab.evaluation.evaluation import identity
+from qwenlab.evaluation.grading import grade
+from qwenlab.evaluation.problems import BOXED, Problem, opens_thinking, problem_prompts, problem_seeds, records
+from qwenlab.run_folder import TEXT, WHOLE, RunFolder, RunFolderError
+from qwenlab.text.chat_template import CLOSE, OPEN
 
 TRACES, REJECTED = "traces.jsonl", "rejected.jsonl"
 FIELDS = {"number": WHOLE, "problem": TEXT, "message_thinking": TEXT, "message_content": TEXT}
@@ -231,7 +232,7 @@ def make_traces(
             raise RunFolderError(f"{run.path}: number {min(twice)[0]} is in both {TRACES} and {REJECTED}")
         left = [request for request in requests if (numbers[request.index],) not in kept | rejected]
         with tqdm(total=len(requests), initial=len(requests) - len(left), unit="answer", disable=not progress) as bar:
-            for request in answers(model, left, slots, "continuous", 1, Stats()):
+            for request in run_requests(model, left, slots, "continuous", 1, Stats()):
                 note(request)
                 bar.update()
         for name in (TRACES, REJECTED):

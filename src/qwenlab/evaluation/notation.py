@@ -7,7 +7,7 @@ unit stands in ``\text{}``, and *and* and *or* are ``\land`` and ``\lor``.
 import re
 from collections.abc import Callable
 
-from qwenlab.tasks.latex import STYLE, TEXT, arguments, depths, outside_text
+from qwenlab.evaluation.latex import STYLE, TEXT, arguments, depths, outside_text
 
 DIGITS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 UNICODE = {

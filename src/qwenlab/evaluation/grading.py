@@ -2,12 +2,12 @@
 
 from functools import lru_cache
 
-from qwenlab.tasks.comparing import same
-from qwenlab.tasks.extraction import extract_answer
-from qwenlab.tasks.forms import normal_form
-from qwenlab.tasks.latex import TEXT, refused
-from qwenlab.tasks.symbolic import Budget
-from qwenlab.tasks.values import Form
+from qwenlab.evaluation.answers import extract_answer
+from qwenlab.evaluation.comparing import same
+from qwenlab.evaluation.forms import normal_form
+from qwenlab.evaluation.latex import TEXT, refused
+from qwenlab.evaluation.symbolic import Budget
+from qwenlab.evaluation.values import Form
 
 __all__ = ["extract_answer", "grade"]
 

@@ -2,9 +2,9 @@
 
 import re
 
-from qwenlab.tasks.latex import TEXT, closed, depths, inside_matrix, split
-from qwenlab.tasks.notation import spell
-from qwenlab.tasks.values import (
+from qwenlab.evaluation.latex import TEXT, closed, depths, inside_matrix, split
+from qwenlab.evaluation.notation import spell
+from qwenlab.evaluation.values import (
     COMMANDS,
     INFINITY,
     MINUS_INFINITY,

@@ -18,7 +18,7 @@ CHUNK = 256  # tokens of a prompt that a row reads in a step
 logger = logging.getLogger(__name__)
 
 
-def answers(
+def run_requests(
     model, requests: list[Request], rows: int, strategy: str, samples: int, stats: Stats
 ) -> Iterator[RequestOutput]:
     """Runs the requests, at most `rows` at once, and yields each answer as it ends.

@@ -9,8 +9,8 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from qwenlab.evaluation.wordings import ask
 from qwenlab.orders import seeded
-from qwenlab.tasks.wordings import ask
 
 # Share of each kind in a mixed set; the shares add up to 1.
 KINDS = {"sum": 0.28, "mixed": 0.20, "product": 0.15, "equation": 0.15, "word": 0.22}

@@ -19,9 +19,9 @@ from torch.utils.checkpoint import checkpoint
 
 from qwenlab.errors import flags, number, whole
 from qwenlab.orders import seeded, seeded_order
-from qwenlab.tasks.run_folder import RunFolder
-from qwenlab.tasks.traces import Row, Trace, TraceError, answer_rows
-from qwenlab.tasks.training import (
+from qwenlab.run_folder import RunFolder
+from qwenlab.training.traces import Row, Trace, TraceError, answer_rows
+from qwenlab.training.trainer import (
     COLDEST,
     HOTTEST,
     LARGE,

@@ -1,7 +1,7 @@
 """GRPO: a model samples several answers a problem, and learns from how each did against the others of its group.
 
 Group relative policy optimisation (Shao et al., arXiv:2402.03300) needs no second network that guesses values: the
-mean reward of a group takes its place. `grpo` is the whole loop; its formulas stand in `qwenlab.tasks.objective`.
+mean reward of a group takes its place. `grpo` is the whole loop; its formulas stand in `qwenlab.training.objective`.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,11 @@ from torch import Tensor
 from qwenlab.engine.generation import generate
 from qwenlab.engine.padding import left_pad
 from qwenlab.errors import flags, number, whole
+from qwenlab.evaluation.evaluation import MOST_ANSWERS, judged
+from qwenlab.evaluation.problems import Problem, problem_prompts
 from qwenlab.orders import seeded_order
-from qwenlab.tasks.evaluation import MOST_ANSWERS, judged
-from qwenlab.tasks.objective import (
+from qwenlab.run_folder import RunFolder
+from qwenlab.training.objective import (
     AVERAGES,
     advantages,
     average,
@@ -25,9 +27,7 @@ from qwenlab.tasks.objective import (
     clipped_loss,
     divergence,
 )
-from qwenlab.tasks.problems import Problem, problem_prompts
-from qwenlab.tasks.run_folder import RunFolder
-from qwenlab.tasks.training import (
+from qwenlab.training.trainer import (
     COLDEST,
     HOTTEST,
     LARGE,

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from qwenlab.evaluation.evaluation import Evaluation, evaluate, wilson
+from qwenlab.evaluation.grading import form_of, graded
+from qwenlab.evaluation.symbolic import VOTE_LIMIT, Budget
+from qwenlab.evaluation.values import Form
 from qwenlab.files import write_whole
-from qwenlab.tasks.evaluation import Evaluation, evaluate, wilson
-from qwenlab.tasks.grading import form_of, graded
-from qwenlab.tasks.run_folder import RunFolderError
-from qwenlab.tasks.symbolic import VOTE_LIMIT, Budget
-from qwenlab.tasks.values import Form
+from qwenlab.run_folder import RunFolderError
 
 
 def majority_vote(answers: Sequence[str | None]) -> tuple[str | None, dict[str, int]]:

@@ -2,8 +2,8 @@
 
 import re
 
-from qwenlab.tasks.latex import STYLE
-from qwenlab.tasks.notation import UNIT_LETTERS
+from qwenlab.evaluation.latex import STYLE
+from qwenlab.evaluation.notation import UNIT_LETTERS
 
 # One unit a line, its own name first; plurals in -s go without saying.
 UNITS = """

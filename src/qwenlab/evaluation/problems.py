@@ -7,8 +7,8 @@ from math import isfinite
 from pathlib import Path
 
 from qwenlab.errors import QwenlabError, json_value, text_of, whole
-from qwenlab.tasks.arithmetic import arithmetic_problems
-from qwenlab.tasks.extraction import CLOSE, OPEN
+from qwenlab.evaluation.arithmetic import arithmetic_problems
+from qwenlab.text.chat_template import CLOSE, OPEN
 
 # Which of the arithmetic problems, and how many: of those to train on, products run out after some 7,800.
 TINY = {"tiny-test": ("held-out", 1000), "tiny-train": ("train", 5000)}

@@ -81,7 +81,7 @@ class Worker:
                 raise
 
     def start(self) -> None:
-        command = [sys.executable, "-P", str(PROGRAM)]  # -P: tasks/ is no place to import from
+        command = [sys.executable, "-P", str(PROGRAM)]  # -P: this folder is no place to import from
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         # In a session of its own (on Windows a group), out of reach of the terminal's Ctrl-C.
         apart = {"start_new_session": True, "creationflags": NEW_GROUP}

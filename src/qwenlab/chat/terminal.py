@@ -5,10 +5,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
+from qwenlab.chat.conversation import Chat
 from qwenlab.console import say
 from qwenlab.interrupts import held_back
-from qwenlab.tasks.conversation import Chat
-from qwenlab.tasks.extraction import CLOSE, OPEN
+from qwenlab.text.chat_template import CLOSE, OPEN
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 HELP = "/reset starts a new conversation, Ctrl-C ends an answer, Ctrl-D leaves"

@@ -1,0 +1,1 @@
+"""Conversations: in Python and in a terminal."""
