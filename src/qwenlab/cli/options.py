@@ -33,7 +33,7 @@ TopP = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same samples.")]
 NoThinking = Annotated[
-    bool, typer.Option("--no-thinking", help="Ask the chat template for no thinking.")
+    bool, typer.Option("--no-thinking", help="Have the chat template switch thinking off.")
 ]
 Plain = Annotated[
     bool,
