@@ -61,7 +61,7 @@ def test_traces_then_distill(run):
     code, _, err = run("distill", "--model", "tiny-base", *options)  # once more: it is done already
     assert code == 0
     code, _, err = run("distill", "--model", "tiny-base", *options[:-1], "e", "--max-length", 28)
-    assert code == 0 and "whose answer begins too late: " in err and "dropped " in err
+    assert code == 0 and "whose answer starts too late to fit: " in err and "dropped " in err
 
 
 def test_a_teacher_s_probabilities(run, data):

@@ -71,7 +71,8 @@ def load_twins(model: str | None, shape: str | None, dtype=None, device=None) ->
     Raises QwenlabError in one line where either can't be had.
     """
     if (model is None) == (shape is None):
-        raise QwenlabError(f"{'neither' if model is None else 'both'} a model and a shape, expected one of them")
+        given = "neither a model nor a shape" if model is None else "both a model and a shape"
+        raise QwenlabError(f"{given}, expected one of them")
     if shape is not None and shape not in SHAPES:
         raise QwenlabError(f"shape is {shape!r}, expected one of {', '.join(SHAPES)}")
     try:

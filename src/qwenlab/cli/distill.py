@@ -123,7 +123,7 @@ def distill(
         names = [str(number) for number in run.dropped[:MOST_NAMED]]
         more = ["..."] if len(run.dropped) > MOST_NAMED else []
         dropped = count(run.dropped, "trace")
-        say(f"dropped {dropped} with no answer token in reach: {', '.join(names + more)}")
+        say(f"dropped {dropped} whose answer starts too late to fit: {', '.join(names + more)}")
     summarise(output, run.metrics)
     losses = [f"{loss:.4f} (step {step})" for step, loss in run.losses.items()]
     first_and_last = losses[:1] + losses[1:][-1:]

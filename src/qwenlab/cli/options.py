@@ -7,39 +7,59 @@ import typer
 
 from qwenlab.errors import whole
 
-ModelName = Annotated[str, typer.Option(help='A shipped model ("tiny"), a folder (./name) or a hub id (owner/name).')]
+ModelName = Annotated[
+    str, typer.Option(help='A shipped model ("tiny"), a folder (./name) or a hub id (owner/name).')
+]
 Data = Annotated[
     str,
     typer.Option(
-        help='Problems: tiny-test, tiny-train, math500, or a .json or .jsonl file with "problem" and "answer".'
+        help='Problems: tiny-test, tiny-train, math500, or a .json or .jsonl file with "problem" '
+        'and "answer".'
     ),
 ]
 Limit = Annotated[int | None, typer.Option(help="Use only the first N problems.")]
 Strategy = Annotated[str, typer.Option(help="sequential, static, early-stop or continuous.")]
 Slots = Annotated[int, typer.Option(help="Most prompts in the running batch.")]
 MaxNewTokens = Annotated[int, typer.Option(help="Most tokens to generate per prompt.")]
-Temperature = Annotated[float, typer.Option(help="0 takes the most likely token; 1 samples from the model as it is.")]
+Temperature = Annotated[
+    float, typer.Option(help="0 takes the most likely token; 1 samples from the model as it is.")
+]
 TopK = Annotated[int, typer.Option(help="Sample from the k most likely tokens; 0: from all.")]
 TopP = Annotated[
     float,
-    typer.Option(help="Sample from the most likely tokens whose probabilities add up to p; 1: from all."),
+    typer.Option(
+        help="Sample from the most likely tokens whose probabilities add up to p; 1: from all."
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same samples.")]
-NoThinking = Annotated[bool, typer.Option("--no-thinking", help="Ask the chat template for no thinking.")]
+NoThinking = Annotated[
+    bool, typer.Option("--no-thinking", help="Have the chat template switch thinking off.")
+]
 Plain = Annotated[
     bool,
     typer.Option("--plain", help="Use a plain prompt, not the chat template: for base models."),
 ]
-Output = Annotated[Path, typer.Option(help="Folder of the run; the same command resumes an interrupted one.")]
-Minutes = Annotated[float | None, typer.Option(help="Start no further step after this many minutes of training.")]
+Output = Annotated[
+    Path, typer.Option(help="Folder of the run; the same command resumes an interrupted one.")
+]
+Minutes = Annotated[
+    float | None, typer.Option(help="Start no further step after this many minutes of training.")
+]
 Dtype = Annotated[
     str | None,
-    typer.Option(help="float32, bfloat16 or float16.  [default: float32 on a CPU, bfloat16 on a GPU]"),
+    typer.Option(
+        help="float32, bfloat16 or float16.  [default: float32 on a CPU, bfloat16 on a GPU]"
+    ),
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: a GPU if there is one]")]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda, ...  [default: a GPU if there is one]")
+]
 Threads = Annotated[
     str,
-    typer.Option(help="CPU threads: a number, or auto, which times a decode step with one thread and with all cores."),
+    typer.Option(
+        help="CPU threads: a number, or auto, which times a decode step with one thread and with "
+        "all cores."
+    ),
 ]
 AUTO = "auto"
 

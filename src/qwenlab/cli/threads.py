@@ -7,7 +7,6 @@ decode step of the loaded model both ways. Only commands set the number; the lib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ MOST_THREADS = max(256, os.cpu_count() or 1)
 MOST_ROWS = 256
 SECONDS = 0.2  # of timing: after that no further turn begins
 MOST_TURNS = 7
+WORTH = 0.9  # all cores must take at most this share of one thread's time: near a tie, one does
 
 
 class Threads:
@@ -65,22 +65,23 @@ class Threads:
         return self
 
     def choose(self, model: "Model", rows: int) -> None:
-        """Takes one thread or all cores, whichever is quicker."""
+        """Takes all cores if they are worth it, else one thread."""
         self.number = self.all_cores
         if self.all_cores > 1:
             seconds = step_seconds(model, min(max(1, rows), MOST_ROWS), (self.all_cores, 1))
-            self.number = min(seconds, key=seconds.get)
+            if seconds[self.all_cores] > WORTH * seconds[1]:
+                self.number = 1
             (other,) = seconds.keys() - {self.number}
             ours, theirs = in_ms(seconds[self.number]), in_ms(seconds[other])
             self.reason = f"{ours} a step; {plural(other, 'thread')}: {theirs}"
 
 
 def step_seconds(model: "Model", rows: int, numbers: tuple[int, ...]) -> dict[int, float]:
-    """Seconds of one decode step of `rows` rows with each number of threads: the median of turns.
+    """Seconds of one decode step of `rows` rows with each number of threads.
 
-    A large model gets a single turn, since that alone takes longer than SECONDS. In each turn the
-    step that is timed follows one that isn't, which starts the threads and, at first, chooses the
-    kernels.
+    The least of a few turns counts, since other work on the machine only ever adds. A large model
+    gets a single turn: that alone takes longer than SECONDS. In each turn the step that is timed
+    follows one that isn't, which starts the threads and, at first, chooses the kernels.
     """
     import torch
 
@@ -100,7 +101,7 @@ def step_seconds(model: "Model", rows: int, numbers: tuple[int, ...]) -> dict[in
                 step()
                 times[number].append(timed(step))
             turn += 1
-    return {number: median(each) for number, each in times.items()}
+    return {number: min(each) for number, each in times.items()}
 
 
 def timed(work: Callable[[], None]) -> float:
