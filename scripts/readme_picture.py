@@ -1,9 +1,10 @@
-"""Take the picture of the README: the widget of the first lesson on the built site (`make book` first).
+"""Take the picture of the README: the widget of the first lesson on the built site (`make book`
+first).
 
     .venv/bin/python scripts/readme_picture.py
 
-It needs Chromium (named in QWENLAB_CHROMIUM, else looked up) and Playwright from requirements-test.txt.
-"""
+It needs Chromium (named in QWENLAB_CHROMIUM, else looked up) and Playwright from
+requirements-test.txt."""
 
 import os
 import shutil
@@ -16,20 +17,31 @@ PICTURE = ROOT / "book" / "images" / "lesson.png"
 
 
 def main() -> int:
-    chromium = os.environ.get("QWENLAB_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    chromium = (
+        os.environ.get("QWENLAB_CHROMIUM")
+        or shutil.which("chromium")
+        or shutil.which("google-chrome")
+    )
     if not LESSON.is_file() or chromium is None:
-        print("this needs the built site (make book) and Chromium (QWENLAB_CHROMIUM=path)", file=sys.stderr)
+        print(
+            "this needs the built site (make book) and Chromium (QWENLAB_CHROMIUM=path)",
+            file=sys.stderr,
+        )
         return 2
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
         page = browser.new_page(viewport={"width": 1200, "height": 560}, color_scheme="light")
         page.goto(LESSON.as_uri(), wait_until="networkidle")
         widget = page.locator(".qwl-explore").first
         widget.locator("input[type=range]").first.focus()
         page.keyboard.press("ArrowRight")
-        widget.evaluate("(w) => window.scrollBy(0, w.getBoundingClientRect().bottom - window.innerHeight + 30)")
+        widget.evaluate(
+            "(w) => window.scrollBy(0, w.getBoundingClientRect().bottom - window.innerHeight + 30)"
+        )
         page.evaluate("document.activeElement.blur()")
         page.wait_for_timeout(500)
         page.screenshot(path=PICTURE)

@@ -1,9 +1,10 @@
-"""Write the course's address into _config.yml and every notebook (`make repository URL=... BRANCH=...`).
+"""Write the course's address into _config.yml and every notebook (`make repository URL=...
+BRANCH=...`).
 
-The address is one fact that stands in many places: the site's launch and edit buttons, and the install cell of each
-notebook. This script is the only writer of all of them, and tests/test_repository.py checks that they agree.
-An empty address takes everything out again. Only the standard library is used, so it runs before any installation.
-"""
+The address is one fact that stands in many places: the site's launch and edit buttons, and the
+install cell of each notebook. This script is the only writer of all of them, and
+tests/test_repository.py checks that they agree. An empty address takes everything out again. Only
+the standard library is used, so it runs before any installation."""
 
 import argparse
 import json
@@ -13,7 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# The part of _config.yml that this script owns. It ends inside `html:`, since the edit buttons are set there.
+# The part of _config.yml that this script owns. It ends inside `html:`, since the edit buttons are
+# set there.
 BEGIN = "# >>> repository: written by `make repository URL=... BRANCH=...`, not by hand"
 END = "# <<< repository"
 BLOCK = re.compile(re.escape(BEGIN) + r"\n.*?" + re.escape(END), re.DOTALL)
@@ -26,17 +28,29 @@ class RepositoryError(ValueError):
 
 
 def check_address(url: str, branch: str) -> tuple[str, str]:
-    """Return the address without a trailing slash or `.git`, and the branch; ("", branch) means no address."""
+    """Return the address without a trailing slash or `.git`, and the branch; ("", branch) means no
+    address."""
     url = url.strip().removesuffix("/").removesuffix(".git")
-    if url and not re.fullmatch(r"https://[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+(/[A-Za-z0-9][A-Za-z0-9._-]*){2}", url):
-        raise RepositoryError(f"URL={url!r}: expected https://host/owner/repository, for example on github.com")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]*", branch) or ".." in branch or branch.endswith("/"):
-        raise RepositoryError(f"BRANCH={branch!r}: expected the name of a branch or tag, such as main")
+    if url and not re.fullmatch(
+        r"https://[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+(/[A-Za-z0-9][A-Za-z0-9._-]*){2}", url
+    ):
+        raise RepositoryError(
+            f"URL={url!r}: expected https://host/owner/repository, for example on github.com"
+        )
+    if (
+        not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]*", branch)
+        or ".." in branch
+        or branch.endswith("/")
+    ):
+        raise RepositoryError(
+            f"BRANCH={branch!r}: expected the name of a branch or tag, such as main"
+        )
     return url, branch
 
 
 def install_cell(url: str, branch: str) -> str:
-    """Return the source of a notebook's install cell: what a fresh Colab needs, and nothing anywhere else."""
+    """Return the source of a notebook's install cell: what a fresh Colab needs, and nothing
+    anywhere else."""
     # At most 78 columns, so that no formatter has a reason to wrap it.
     head = [
         "# A fresh machine, such as Colab, gets qwenlab here. Elsewhere nothing happens.",
@@ -45,8 +59,12 @@ def install_cell(url: str, branch: str) -> str:
         'if find_spec("qwenlab") is None:',
     ]
     if url:
-        return "\n".join([*head, f'    %pip install --quiet "qwenlab[notebook] @ git+{url}@{branch}"'])
-    return "\n".join([*head, '    print("qwenlab is missing; this copy has no address to install it from")'])
+        return "\n".join(
+            [*head, f'    %pip install --quiet "qwenlab[notebook] @ git+{url}@{branch}"']
+        )
+    return "\n".join(
+        [*head, '    print("qwenlab is missing; this copy has no address to install it from")']
+    )
 
 
 def config_block(url: str, branch: str) -> str:
@@ -54,25 +72,36 @@ def config_block(url: str, branch: str) -> str:
     if not url:
         return "\n".join([BEGIN, "html:", END])
     lines = [BEGIN, "repository:", f"  url: {url}", f"  branch: {branch}", '  path_to_book: ""']
-    lines += ["launch_buttons:", "  notebook_interface: jupyterlab", "  binderhub_url: https://mybinder.org"]
+    lines += [
+        "launch_buttons:",
+        "  notebook_interface: jupyterlab",
+        "  binderhub_url: https://mybinder.org",
+    ]
     if url.startswith("https://github.com/"):  # Colab opens notebooks from GitHub only
         lines += ["  colab_url: https://colab.research.google.com"]
-    return "\n".join([*lines, "html:", "  use_edit_page_button: true", "  use_repository_button: true", END])
+    return "\n".join(
+        [*lines, "html:", "  use_edit_page_button: true", "  use_repository_button: true", END]
+    )
 
 
 def with_address_in_config(text: str, url: str, branch: str) -> str:
     """Return _config.yml's text with the marked part replaced."""
     if len(BLOCK.findall(text)) != 1:
-        raise RepositoryError(f"_config.yml: expected exactly one part between {BEGIN!r} and {END!r}")
+        raise RepositoryError(
+            f"_config.yml: expected exactly one part between {BEGIN!r} and {END!r}"
+        )
     return BLOCK.sub(lambda _: config_block(url, branch), text)
 
 
 def with_address_in_notebook(text: str, name: str, url: str, branch: str) -> str:
-    """Return a notebook's text with its install cell replaced, or put in before the first code cell."""
+    """Return a notebook's text with its install cell replaced, or put in before the first code
+    cell."""
     try:
         notebook = json.loads(text)
         cells = notebook["cells"]
-        first_code = next((i for i, cell in enumerate(cells) if cell["cell_type"] == "code"), len(cells))
+        first_code = next(
+            (i for i, cell in enumerate(cells) if cell["cell_type"] == "code"), len(cells)
+        )
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise RepositoryError(f"{name}: not a notebook in JSON ({error})") from None
     if first_code == len(cells) or cells[first_code].get("id") != INSTALL_CELL_ID:
@@ -92,14 +121,17 @@ def with_address_in_notebook(text: str, name: str, url: str, branch: str) -> str
 
 
 def set_repository(root: Path, url: str, branch: str) -> list[Path]:
-    """Write the address below `root` and return the files that changed. All texts are made before any is written.
+    """Write the address below `root` and return the files that changed. All texts are made before
+    any is written.
 
-    Raises RepositoryError for an address that is not https://host/owner/repository, and for a file that cannot carry
-    it; then nothing has been written.
-    """
+    Raises RepositoryError for an address that is not https://host/owner/repository, and for a file
+    that cannot carry it; then nothing has been written."""
     url, branch = check_address(url, branch)
     config = root / "_config.yml"
-    old = {path: path.read_text(encoding="utf-8") for path in [config, *sorted((root / "notebooks").glob("*.ipynb"))]}
+    old = {
+        path: path.read_text(encoding="utf-8")
+        for path in [config, *sorted((root / "notebooks").glob("*.ipynb"))]
+    }
     new = {
         path: with_address_in_config(text, url, branch)
         if path == config
@@ -114,7 +146,9 @@ def set_repository(root: Path, url: str, branch: str) -> list[Path]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--url", required=True, help="https://host/owner/repository; empty takes the address out")
+    parser.add_argument(
+        "--url", required=True, help="https://host/owner/repository; empty takes the address out"
+    )
     parser.add_argument("--branch", default="main")
     arguments = parser.parse_args()
     try:
@@ -124,7 +158,11 @@ def main() -> int:
         return 2
     for path in changed:
         print(f"wrote {path.relative_to(ROOT)}")
-    print(f"{len(changed)} files changed" if changed else "nothing to change: the address stands everywhere already")
+    print(
+        f"{len(changed)} files changed"
+        if changed
+        else "nothing to change: the address stands everywhere already"
+    )
     return 0
 
 

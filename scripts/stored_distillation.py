@@ -1,16 +1,17 @@
-"""Make the stored results of lesson 14: `tiny-base` learns from the traces of `tiny`, and unseen problems say how much.
+"""Make the stored results of lesson 14: `tiny-base` learns from the traces of `tiny`, and unseen
+problems say how much.
 
-The traces are made once. Then one process with one thread a run; as many at a time as there are idle cores. The files
-in runs/ are parts; the last command puts them together.
+The traces are made once. Then one process with one thread a run; as many at a time as there are
+idle cores. The files in runs/ are parts; the last command puts them together.
 
-    export OMP_NUM_THREADS=1
-    python scripts/stored_distillation.py --traces runs/distillation
-    python scripts/stored_distillation.py --traces runs/distillation --seed 0 --out runs/distillation-0.json  # 1, 2
-    python scripts/stored_distillation.py --merge runs/distillation-*.json \\
+    export OMP_NUM_THREADS=1 python scripts/stored_distillation.py --traces runs/distillation python
+    scripts/stored_distillation.py --traces runs/distillation --seed 0 --out
+    runs/distillation-0.json  # 1, 2 python scripts/stored_distillation.py --merge
+    runs/distillation-*.json \\
         --out src/qwenlab/teach/stored/distillation.json
 
-Minutes are those of training. The accuracies on all of tiny-test, before and after, are taken apart from them.
-"""
+Minutes are those of training. The accuracies on all of tiny-test, before and after, are taken apart
+from them. """
 
 import argparse
 import json
@@ -56,7 +57,8 @@ def provenance(seconds: float, model) -> dict:
 
 
 def train(folder: Path, seed: int, minutes: float, problems: int) -> dict:
-    """One run: held-out loss and greedy accuracy before and after, steps, tokens and seconds of training."""
+    """One run: held-out loss and greedy accuracy before and after, steps, tokens and seconds of
+    training."""
     began = perf_counter()
     traces = load_traces(folder / TRACES)
     model, tokenizer = qwenlab.load(STUDENT, dtype="float32", device="cpu")
@@ -84,7 +86,10 @@ def train(folder: Path, seed: int, minutes: float, problems: int) -> dict:
 
 
 def merge(parts: list[Path]) -> dict:
-    runs = sorted((json.loads(part.read_text(encoding="utf-8")) for part in parts), key=lambda run: run["seed"])
+    runs = sorted(
+        (json.loads(part.read_text(encoding="utf-8")) for part in parts),
+        key=lambda run: run["seed"],
+    )
     said = dict(runs[0]["provenance"])
     said["command"] = " ".join(["python", "scripts/stored_distillation.py", *sys.argv[1:]])
     said["seconds"] = sum(run["provenance"]["seconds"] for run in runs)
@@ -94,14 +99,23 @@ def merge(parts: list[Path]) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
-        "--traces", type=Path, metavar="FOLDER", help="of the teacher's traces; made there without --seed"
+        "--traces",
+        type=Path,
+        metavar="FOLDER",
+        help="of the teacher's traces; made there without --seed",
     )
     parser.add_argument("--seed", type=int, help="train with this seed")
-    parser.add_argument("--merge", type=Path, nargs="+", metavar="PART", help="put the parts together")
+    parser.add_argument(
+        "--merge", type=Path, nargs="+", metavar="PART", help="put the parts together"
+    )
     parser.add_argument("--out", type=Path, help="the file that is written")
     parser.add_argument("--minutes", type=float, default=5)
-    parser.add_argument("--limit", type=int, help="problems of the teacher (default: all of tiny-train)")
-    parser.add_argument("--problems", type=int, default=1000, help="problems of the tests before and after")
+    parser.add_argument(
+        "--limit", type=int, help="problems of the teacher (default: all of tiny-train)"
+    )
+    parser.add_argument(
+        "--problems", type=int, default=1000, help="problems of the tests before and after"
+    )
     asked = parser.parse_args()
     if asked.merge is None and asked.traces is None:
         parser.error("expected --traces or --merge")
@@ -110,10 +124,16 @@ def main() -> None:
     if asked.merge is None and asked.seed is None:
         teacher, tokenizer = qwenlab.load(TEACHER, dtype="float32", device="cpu")
         problems = load_problems("tiny-train", asked.limit)
-        made = make_traces(teacher, tokenizer, problems, asked.traces, max_new_tokens=LONGEST, progress=True)
+        made = make_traces(
+            teacher, tokenizer, problems, asked.traces, max_new_tokens=LONGEST, progress=True
+        )
         print(f"{len(made)} traces of {len(problems)} problems")
         return
-    made = merge(asked.merge) if asked.merge else train(asked.traces, asked.seed, asked.minutes, asked.problems)
+    made = (
+        merge(asked.merge)
+        if asked.merge
+        else train(asked.traces, asked.seed, asked.minutes, asked.problems)
+    )
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     write_whole(asked.out, json.dumps(made) + "\n")
     print(f"wrote {asked.out} ({asked.out.stat().st_size / 1000:.0f} kB)")

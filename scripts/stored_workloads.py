@@ -1,4 +1,5 @@
-"""Record what the first edition answers to 200 random workloads: tests/recordings/workloads.json.gz.
+"""Record what the first edition answers to 200 random workloads:
+tests/recordings/workloads.json.gz.
 
 A workload follows from its seed, a weight from its parameter's name, both without torch's random
 numbers; so the file holds no prompts and no weights, only what was answered: ids, finish reasons,

@@ -15,7 +15,8 @@ LONGEST = 256
 
 
 class Answer(NamedTuple):
-    """What became of one problem: `tokens` counts the stop token too, `checks` says if it worked more than once."""
+    """What became of one problem: `tokens` counts the stop token too, `checks` says if it worked
+    more than once."""
 
     kind: str
     right: bool
@@ -35,12 +36,23 @@ class Score(NamedTuple):
         return share([answer.right for answer in self.answers if answer.kind == kind])
 
 
-def score(model, tokenizer, problems: list[ArithmeticProblem], temperature: float, thinking: bool = True) -> Score:
+def score(
+    model, tokenizer, problems: list[ArithmeticProblem], temperature: float, thinking: bool = True
+) -> Score:
     """One answer to each problem, in batches; right where the boxed text is the very number."""
-    prompts = [tokenizer.chat([{"role": "user", "content": p.question}], thinking=thinking) for p in problems]
+    prompts = [
+        tokenizer.chat([{"role": "user", "content": p.question}], thinking=thinking)
+        for p in problems
+    ]
     seeds = [problem.number for problem in problems]
     result = qwenlab.generate(
-        model, prompts, max_new_tokens=LONGEST, temperature=temperature, seed=seeds, slots=128, progress=True
+        model,
+        prompts,
+        max_new_tokens=LONGEST,
+        temperature=temperature,
+        seed=seeds,
+        slots=128,
+        progress=True,
     )
     answers = []
     for problem, request in zip(problems, result, strict=True):
@@ -51,11 +63,13 @@ def score(model, tokenizer, problems: list[ArithmeticProblem], temperature: floa
 
 
 def evaluate(folder: Path, problems: int) -> tuple[dict[str, Score], list[int]]:
-    """Scores of the checkpoint in `folder` (greedy, one sample at temperature 1, greedy without thinking), and the
-    lengths of the prompts in tokens."""
+    """Scores of the checkpoint in `folder` (greedy, one sample at temperature 1, greedy without
+    thinking), and the lengths of the prompts in tokens."""
     model, tokenizer = qwenlab.load(folder, device="cpu")
     held_out = arithmetic_problems(problems)
-    prompts = [len(tokenizer.chat([{"role": "user", "content": problem.question}])) for problem in held_out]
+    prompts = [
+        len(tokenizer.chat([{"role": "user", "content": problem.question}])) for problem in held_out
+    ]
     return {
         "greedy": score(model, tokenizer, held_out, temperature=0.0),
         "T=1": score(model, tokenizer, held_out, temperature=1.0),
@@ -137,11 +151,24 @@ linear layers are kept in float32, as published for Qwen3.5.
 """
 
 
-def card(name: str, recipe: Recipe, outcome: Outcome, scores: dict[str, Score], prompts: list[int], **sizes) -> str:
+def card(
+    name: str,
+    recipe: Recipe,
+    outcome: Outcome,
+    scores: dict[str, Score],
+    prompts: list[int],
+    **sizes,
+) -> str:
     """The model card: README.md beside the weights. Every figure comes from this run."""
-    labels = {"greedy": "greedy", "T=1": "one sample, temperature 1", "no thinking": "greedy, without thinking"}
+    labels = {
+        "greedy": "greedy",
+        "T=1": "one sample, temperature 1",
+        "no thinking": "greedy, without thinking",
+    }
     table = [
-        f"| {labels[way]} | {score.accuracy:.3f} | " + " | ".join(f"{score.of(kind):.3f}" for kind in KINDS) + " |"
+        f"| {labels[way]} | {score.accuracy:.3f} | "
+        + " | ".join(f"{score.of(kind):.3f}" for kind in KINDS)
+        + " |"
         for way, score in scores.items()
     ]
     sampled = scores["T=1"].answers

@@ -1,10 +1,20 @@
-"""The tokenizer of the tiny models: byte-level BPE in the layout and with the control tokens of Qwen3."""
+"""The tokenizer of the tiny models: byte-level BPE in the layout and with the control tokens of
+Qwen3."""
 
 import json
 from pathlib import Path
 
 from tiny_traces import Dials, completion
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 
 from qwenlab.evaluation.arithmetic import problem_stream
 from qwenlab.orders import seeded
@@ -14,12 +24,13 @@ CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 THINK = ["<think>", "</think>"]
 PAD, STOP = "<|endoftext|>", "<|im_end|>"
 
-# Every newline, digit and other symbol by itself; a word takes the one character before it along. "\n" must stand
-# alone: else "\n\n" is one token inside a text and two where a prompt ends between them.
+# Every newline, digit and other symbol by itself; a word takes the one character before it along.
+# "\n" must stand alone: else "\n\n" is one token inside a text and two where a prompt ends between
+# them.
 SPLIT = r"\n|\p{N}|[^\n\p{L}\p{N}]?\p{L}+|[^\S\n]+|[^\s\p{L}\p{N}]"
 
-# ChatML as Qwen3 has it: what the assistant thought in earlier turns is dropped, and thinking off is a closed empty
-# block after the generation prompt.
+# ChatML as Qwen3 has it: what the assistant thought in earlier turns is dropped, and thinking off
+# is a closed empty block after the generation prompt.
 CHAT_TEMPLATE = """\
 {%- for message in messages %}
     {%- set content = message.content %}
@@ -65,7 +76,9 @@ def train_tokenizer(seed: int, problems: int = 20000) -> Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in CONTROL])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in CONTROL]
+    )
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in THINK])
     return tokenizer
 

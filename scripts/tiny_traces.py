@@ -2,8 +2,10 @@
 
 Three dials make sampling from the trained model worth studying:
 
-- SLIP: this share of the written results is wrong, and the error is carried on. It is label noise on purpose.
-- CHECK: this share of the traces works the problem again until two passes agree, which gives long tails.
+- SLIP: this share of the written results is wrong, and the error is carried on. It is label noise
+on purpose.
+- CHECK: this share of the traces works the problem again until two passes agree, which gives long
+tails.
 - SHUFFLE: this share takes the terms in random order, so that one problem has many right traces.
 """
 
@@ -31,9 +33,9 @@ class Dials:
 def completion(rng: random.Random, problem: ArithmeticProblem, dials: Dials) -> tuple[bool, str]:
     """(thinking, text): what the assistant writes after the chat prompt, without the stop token.
 
-    Thinking, it opens the block, reasons, closes it and boxes the answer. Else the prompt holds a closed empty block
-    (Qwen3's template with enable_thinking=False), and the text is the boxed answer at once.
-    """
+    Thinking, it opens the block, reasons, closes it and boxes the answer. Else the prompt holds a
+    closed empty block (Qwen3's template with enable_thinking=False), and the text is the boxed
+    answer at once."""
     if rng.random() < dials.direct:
         return False, f"\\boxed{{{problem.answer}}}"
     lines, answer = think(rng, problem.calculation, dials)
@@ -57,7 +59,8 @@ def think(rng: random.Random, calculation: Calculation, dials: Dials) -> tuple[l
 
 
 class Steps:
-    """One pass over a calculation. Each method writes its lines and returns the result, slips included."""
+    """One pass over a calculation. Each method writes its lines and returns the result, slips
+    included."""
 
     def __init__(self, rng: random.Random, slip: float, shuffle: bool):
         self.rng, self.slip, self.shuffle = rng, slip, shuffle

@@ -1,4 +1,5 @@
-"""Batches, optimisers and the loop that trains a tiny model on traces. Everything follows from the seed."""
+"""Batches, optimisers and the loop that trains a tiny model on traces. Everything follows from the
+seed."""
 
 import sys
 import time
@@ -20,16 +21,20 @@ from qwenlab.orders import seeded
 from qwenlab.training.distillation import right_pad
 
 TOKENS_A_BATCH = 1600
-# Rows of one batch should be of one length; so many batches are filled at once from rows sorted by length.
+# Rows of one batch should be of one length; so many batches are filled at once from rows sorted by
+# length.
 POOL = 64
 WARM_UP = 60
 NO_TARGET = -100  # what cross_entropy leaves out
-CHUNK = 16  # tokens that linear attention takes at once: fastest at these lengths, and the dense models have none
+# tokens that linear attention takes at once: fastest at these lengths, and the dense models have
+# none
+CHUNK = 16
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What makes one tiny model. The schedule runs over `steps`, so a shorter recipe decays as well."""
+    """What makes one tiny model. The schedule runs over `steps`, so a shorter recipe decays as
+    well."""
 
     shape: dict
     steps: int
@@ -52,7 +57,8 @@ class Recipe:
 
 @dataclass
 class Outcome:
-    """What a run cost: real tokens (prompts included), the share of pads, seconds, mean loss of the last 50 steps."""
+    """What a run cost: real tokens (prompts included), the share of pads, seconds, mean loss of the
+    last 50 steps."""
 
     steps: int
     tokens: int
@@ -62,7 +68,8 @@ class Outcome:
 
 
 def rows(tokenizer: Tokenizer, seed: int, dials: Dials) -> Iterator[tuple[list[int], int]]:
-    """(ids, prompt length) without end: chat prompt, answer and stop token of one training problem each."""
+    """(ids, prompt length) without end: chat prompt, answer and stop token of one training problem
+    each."""
     rng = seeded("traces", seed)
     for problem in problem_stream(seed, "train"):
         thinking, text = completion(rng, problem, dials)
@@ -74,8 +81,11 @@ def rows(tokenizer: Tokenizer, seed: int, dials: Dials) -> Iterator[tuple[list[i
         yield prompt_ids + tokenizer.encode(text + STOP).ids, len(prompt_ids)
 
 
-def batches(stream: Iterator[tuple[list[int], int]], seed: int) -> Iterator[list[tuple[list[int], int]]]:
-    """Rows of nearly one length, about TOKENS_A_BATCH tokens with pads; the batches of a pool in random order."""
+def batches(
+    stream: Iterator[tuple[list[int], int]], seed: int
+) -> Iterator[list[tuple[list[int], int]]]:
+    """Rows of nearly one length, about TOKENS_A_BATCH tokens with pads; the batches of a pool in
+    random order."""
     rng = seeded("batches", seed)
     while True:
         pool, size = [], 0
@@ -95,8 +105,8 @@ def batches(stream: Iterator[tuple[list[int], int]], seed: int) -> Iterator[list
 
 
 def tensors(batch: list[tuple[list[int], int]], pad_id: int) -> tuple[Tensor, Tensor, Tensor]:
-    """ids (B, T) int64 padded on the right, mask (B, T) bool, and targets (B, T) int64: at each place the next id
-    where it belongs to the answer (its stop token included), else -100."""
+    """ids (B, T) int64 padded on the right, mask (B, T) bool, and targets (B, T) int64: at each
+    place the next id where it belongs to the answer (its stop token included), else -100."""
     input_ids = right_pad([ids for ids, _ in batch], pad_id)
     wanted = []
     for ids, prompt in batch:
@@ -109,7 +119,9 @@ def tensors(batch: list[tuple[list[int], int]], pad_id: int) -> tuple[Tensor, Te
 
 def optimisers(model: Model, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside the layers, AdamW for the embedding and the norms."""
-    hidden = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in name]
+    hidden = [
+        p for name, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in name
+    ]
     inside = {id(p) for p in hidden}
     others = [p for p in model.parameters() if id(p) not in inside]
     return [
@@ -119,7 +131,8 @@ def optimisers(model: Model, recipe: Recipe) -> list[torch.optim.Optimizer]:
 
 
 def schedule(step: int, recipe: Recipe) -> float:
-    """Factor of the learning rates: up over WARM_UP steps, level, then straight down to `last_lr` at the end."""
+    """Factor of the learning rates: up over WARM_UP steps, level, then straight down to `last_lr`
+    at the end."""
     if step < WARM_UP:
         return (step + 1) / WARM_UP
     done = step / recipe.steps
@@ -129,7 +142,8 @@ def schedule(step: int, recipe: Recipe) -> float:
 
 
 def train(recipe: Recipe, tokenizer: Tokenizer) -> tuple[Model, Outcome]:
-    """A freshly trained float32 model. One thread: the same seed gives the same weights on the same machine."""
+    """A freshly trained float32 model. One thread: the same seed gives the same weights on the same
+    machine."""
     torch.manual_seed(recipe.seed)
     model = Model(Config.from_dict(recipe.shape))
     for module in model.modules():
@@ -156,6 +170,10 @@ def train(recipe: Recipe, tokenizer: Tokenizer) -> tuple[Model, Outcome]:
         tokens += int(mask.sum())
         places += mask.numel()
         losses = [*losses[-49:], loss.item()]
-        bar.set_postfix(loss=f"{sum(losses) / len(losses):.4f}", tokens=f"{tokens / 1e6:.2f}M", refresh=False)
+        bar.set_postfix(
+            loss=f"{sum(losses) / len(losses):.4f}", tokens=f"{tokens / 1e6:.2f}M", refresh=False
+        )
     seconds = time.perf_counter() - started
-    return model.eval(), Outcome(recipe.steps, tokens, 1 - tokens / places, seconds, sum(losses) / len(losses))
+    return model.eval(), Outcome(
+        recipe.steps, tokens, 1 - tokens / places, seconds, sum(losses) / len(losses)
+    )

@@ -1,7 +1,8 @@
-"""Trains a tiny model from nothing and writes it as a Hugging Face checkpoint: `python scripts/train_tiny.py tiny`.
+"""Trains a tiny model from nothing and writes it as a Hugging Face checkpoint: `python
+scripts/train_tiny.py tiny`.
 
-One CPU thread and about ten minutes. The folder appears whole when everything is done, or not at all.
-"""
+One CPU thread and about ten minutes. The folder appears whole when everything is done, or not at
+all."""
 
 import argparse
 import json
@@ -57,12 +58,17 @@ RECIPES = {
 
 def main() -> None:
     name, recipe, folder, problems = arguments()
-    # More threads would be slower on matrices this small, and would change the last bit of the sums.
+    # More threads would be slower on matrices this small, and would change the last bit of the
+    # sums.
     torch.set_num_threads(1)
     tokenizer = train_tokenizer(recipe.seed)
-    print(f"{name}: {recipe.steps} steps, seed {recipe.seed}, {tokenizer.get_vocab_size()} tokens in the vocabulary")
+    print(
+        f"{name}: {recipe.steps} steps, seed {recipe.seed}, {tokenizer.get_vocab_size()} tokens in the vocabulary"
+    )
     model, outcome = train(recipe, tokenizer)
-    print(f"{outcome.tokens:,} tokens, {outcome.padded:.1%} padding, {outcome.seconds:.0f} s, loss {outcome.loss:.4f}")
+    print(
+        f"{outcome.tokens:,} tokens, {outcome.padded:.1%} padding, {outcome.seconds:.0f} s, loss {outcome.loss:.4f}"
+    )
 
     scores = {}
 
@@ -93,8 +99,13 @@ def write_checkpoint(folder: Path, recipe: Recipe, tokenizer: Tokenizer, model) 
     if not recipe.hybrid:
         shape = shape | {"use_sliding_window": False}
     else:
-        rope = {"rope_type": "default", **{key: shape[key] for key in ("rope_theta", "partial_rotary_factor")}}
-        shape = {key: value for key, value in shape.items() if key not in rope} | {"rope_parameters": rope}
+        rope = {
+            "rope_type": "default",
+            **{key: shape[key] for key in ("rope_theta", "partial_rotary_factor")},
+        }
+        shape = {key: value for key, value in shape.items() if key not in rope} | {
+            "rope_parameters": rope
+        }
     config = {
         "architectures": [recipe.architecture],
         **shape,
@@ -115,13 +126,21 @@ def write_checkpoint(folder: Path, recipe: Recipe, tokenizer: Tokenizer, model) 
 def arguments() -> tuple[str, Recipe, Path, int]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", choices=RECIPES, help="which model")
-    parser.add_argument("--steps", type=at_least_one, help="length of the schedule (default: the recipe's)")
-    parser.add_argument("--seed", type=int, help="of problems, traces and weights (default: the recipe's)")
+    parser.add_argument(
+        "--steps", type=at_least_one, help="length of the schedule (default: the recipe's)"
+    )
+    parser.add_argument(
+        "--seed", type=int, help="of problems, traces and weights (default: the recipe's)"
+    )
     parser.add_argument("--out", type=Path, help="folder to write (default: the shipped one)")
-    parser.add_argument("--problems", type=at_least_one, default=1000, help="held-out problems to score it on")
+    parser.add_argument(
+        "--problems", type=at_least_one, default=1000, help="held-out problems to score it on"
+    )
     given = parser.parse_args()
     recipe = RECIPES[given.name]
-    changes = {key: value for key in ("steps", "seed") if (value := getattr(given, key)) is not None}
+    changes = {
+        key: value for key in ("steps", "seed") if (value := getattr(given, key)) is not None
+    }
     out = (given.out or CHECKPOINTS / given.name).absolute()
     if out.exists() and not (out / "config.json").exists():
         parser.error(f"{out} is there and holds no checkpoint; name another folder")

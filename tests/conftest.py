@@ -1,4 +1,5 @@
-"""Shared settings of the tests: reduced counts unless QWENLAB_FULL=1, one thread, never the network."""
+"""Shared settings of the tests: reduced counts unless QWENLAB_FULL=1, one thread, never the
+network."""
 
 import os
 
@@ -13,21 +14,28 @@ from hypothesis import HealthCheck, settings
 
 from qwenlab.cli.main import main
 
-settings.register_profile("qwenlab", deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+settings.register_profile(
+    "qwenlab", deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
+)
 settings.load_profile("qwenlab")
 THREADS = torch.get_num_threads()
 
 
-# Files whose tests share nothing and take long: with `--dist loadgroup` each test goes to whatever process is idle.
+# Files whose tests share nothing and take long: with `--dist loadgroup` each test goes to whatever
+# process is idle.
 APART = ("test_lessons.py", "test_live.py")
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(item.name if item.path.name in APART else item.path.name))
+        item.add_marker(
+            pytest.mark.xdist_group(item.name if item.path.name in APART else item.path.name)
+        )
         if not FULL and item.get_closest_marker("full"):
             item.add_marker(pytest.mark.skip(reason="full count only: make test-all"))
-    items.sort(key=lambda item: item.path.name not in APART)  # the longest first, so that no process ends alone
+    items.sort(
+        key=lambda item: item.path.name not in APART
+    )  # the longest first, so that no process ends alone
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +49,8 @@ def switches_of_torch():
 
 @pytest.fixture(scope="session")
 def dense():
-    """A random dense model of some hundred thousand parameters; initializer_range 0.2, so that logits differ widely."""
+    """A random dense model of some hundred thousand parameters; initializer_range 0.2, so that
+    logits differ widely."""
     return random_model(seed=0)
 
 
@@ -53,13 +62,18 @@ def model(request):
 
 @pytest.fixture
 def run(capsys, tmp_path, monkeypatch):
-    """Runs a command in an empty folder; returns its status, stdout and stderr (without progress bars)."""
+    """Runs a command in an empty folder; returns its status, stdout and stderr (without progress
+    bars)."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):
         with pytest.raises(SystemExit) as end:
             main([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
-        return end.value.code, out, "".join(line for line in err.splitlines(keepends=True) if "qwenlab:" in line)
+        return (
+            end.value.code,
+            out,
+            "".join(line for line in err.splitlines(keepends=True) if "qwenlab:" in line),
+        )
 
     return run

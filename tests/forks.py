@@ -1,8 +1,9 @@
-"""Functions and commands in processes of their own, to be killed or interrupted at a place that is counted.
+"""Functions and commands in processes of their own, to be killed or interrupted at a place that is
+counted.
 
-Each is forked from one process that has imported everything, so none pays for imports. A place is an
-operation on a file of `folder`: the n-th of a run is the same on a fast machine and on a slow one.
-"""
+Each is forked from one process that has imported everything, so none pays for imports. A place is
+an operation on a file of `folder`: the n-th of a run is the same on a fast machine and on a slow
+one."""
 
 import importlib
 import json
@@ -19,17 +20,20 @@ import torch
 from qwenlab.cli.main import main
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["torch._dynamo", "torch.optim", "tokenizers", "qwenlab.cli.main", "qwenlab.training.rl"])
+FORKS.set_forkserver_preload(
+    ["torch._dynamo", "torch.optim", "tokenizers", "qwenlab.cli.main", "qwenlab.training.rl"]
+)
 CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree")
 
 
 class Forked:
-    """A running process. streams: (stdin, stdout, stderr), each a path, or an end of a `FORKS.Pipe()`, or None.
+    """A running process. streams: (stdin, stdout, stderr), each a path, or an end of a
+    `FORKS.Pipe()`, or None.
 
-    signal_at: the place (from 0) right before which the process sends itself `signal_number`.
-    torn: no file may grow beyond so many bytes from `signal_at` on; the write that would do it ends the process halfway.
-    settings: what is changed before, as {"qwenlab.module.NAME": value}; variables: environment variables.
-    """
+    signal_at: the place (from 0) right before which the process sends itself `signal_number`. torn:
+    no file may grow beyond so many bytes from `signal_at` on; the write that would do it ends the
+    process halfway. settings: what is changed before, as {"qwenlab.module.NAME": value}; variables:
+    environment variables."""
 
     def __init__(
         self,
@@ -47,7 +51,9 @@ class Forked:
         self.log = folder.with_name(f"{folder.name}.places")
         self.log.write_text("")
         place = (str(folder), str(self.log), signal_at, signal_number, torn)
-        self.process = FORKS.Process(target=child, args=(function, arguments, place, streams, cwd, settings or {}))
+        self.process = FORKS.Process(
+            target=child, args=(function, arguments, place, streams, cwd, settings or {})
+        )
         self.process.start()
 
     def end(self) -> int:
@@ -80,7 +86,9 @@ def redirect(number: int, stream) -> None:
     if stream is None:
         return
     if isinstance(stream, (str, Path)):
-        opened = os.open(stream, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        opened = os.open(
+            stream, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        )
     else:
         opened = stream.fileno()
     os.dup2(opened, number)
@@ -88,7 +96,9 @@ def redirect(number: int, stream) -> None:
     setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", buffering=1, closefd=False))
 
 
-def count_places(folder: str, log: str, signal_at: int | None, signal_number: int, torn: int | None) -> None:
+def count_places(
+    folder: str, log: str, signal_at: int | None, signal_number: int, torn: int | None
+) -> None:
     told = os.open(log, os.O_WRONLY | os.O_APPEND)
     reached = 0
 

@@ -28,7 +28,8 @@ SHAPE = {
     "initializer_range": 0.2,
     "eos_token_id": [300, 301],
 }
-HYBRID = {  # three linear layers and a full one, more value than key heads, keys of another size than values
+# three linear layers and a full one, more value than key heads, keys of another size than values
+HYBRID = {
     **SHAPE,
     "model_type": "qwen3_5_text",
     "num_hidden_layers": 4,
@@ -38,8 +39,13 @@ HYBRID = {  # three linear layers and a full one, more value than key heads, key
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 24,
     "linear_conv_kernel_dim": 4,
-    "rms_norm_eps": 1e-3,  # a norm of next to nothing, as a head may say it, enlarges rounding by as much
-    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+    # a norm of next to nothing, as a head may say it, enlarges rounding by as much
+    "rms_norm_eps": 1e-3,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.5,
+    },
 }
 PAD = 301  # also a stop id, as Qwen3's <|endoftext|> is
 
@@ -53,21 +59,27 @@ def random_config(**changes) -> Config:
     return Config.from_dict({**SHAPE, **changes})
 
 
-def random_model(seed: int = 0, dtype: torch.dtype = torch.float32, fast: bool = True, **changes) -> Model:
+def random_model(
+    seed: int = 0, dtype: torch.dtype = torch.float32, fast: bool = True, **changes
+) -> Model:
     """As `load` gives one: fast, unless the plain reference is asked for."""
     torch.manual_seed(seed)
     model = Model(random_config(**changes)).to(dtype).eval().requires_grad_(False)
     return optimize(model) if fast else model
 
 
-def random_hybrid(seed: int = 0, dtype: torch.dtype = torch.float32, fast: bool = True, **changes) -> Model:
+def random_hybrid(
+    seed: int = 0, dtype: torch.dtype = torch.float32, fast: bool = True, **changes
+) -> Model:
     return random_model(seed, dtype, fast, **{**HYBRID, **changes})
 
 
 FAMILIES = {"dense": random_model, "hybrid": random_hybrid}
 
 
-def random_prompts(rng: random.Random, rows: int, longest: int, vocab: int = 300) -> list[list[int]]:
+def random_prompts(
+    rng: random.Random, rows: int, longest: int, vocab: int = 300
+) -> list[list[int]]:
     return [[rng.randrange(vocab) for _ in range(rng.randint(1, longest))] for _ in range(rows)]
 
 
@@ -90,7 +102,9 @@ def alone_greedy(model: Model, prompt: list[int], steps: int) -> list[int]:
     return ids[len(prompt) :]
 
 
-def rectangle(rows: list[list[int]], width: int, side: str, pad: int, rng: random.Random | None = None):
+def rectangle(
+    rows: list[list[int]], width: int, side: str, pad: int, rng: random.Random | None = None
+):
     """ids and mask with the pads on the "left", the "right" or "inner" (anywhere)."""
     ids, mask = [], []
     for row in rows:
@@ -110,11 +124,17 @@ def rectangle(rows: list[list[int]], width: int, side: str, pad: int, rng: rando
 
 
 def with_marks(tokenizer, text: str) -> list[int]:
-    """The ids of a text whose <think> and </think> are the control tokens, as a chat template writes them."""
+    """The ids of a text whose <think> and </think> are the control tokens, as a chat template
+    writes them."""
     parts = re.split(r"(</?think>)", text)
-    return [i for p in parts for i in ([tokenizer.control[p]] if p in tokenizer.control else tokenizer.encode(p))]
+    return [
+        i
+        for p in parts
+        for i in ([tokenizer.control[p]] if p in tokenizer.control else tokenizer.encode(p))
+    ]
 
 
 def hear_ctrl_c():
-    """For a process that a test starts: a shell's background jobs ignore Ctrl-C, and so would all that they start."""
+    """For a process that a test starts: a shell's background jobs ignore Ctrl-C, and so would all
+    that they start."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,4 +1,5 @@
-"""A small stand-in for the Hugging Face hub: what its two downloads ask of it, over plain HTTP on 127.0.0.1."""
+"""A small stand-in for the Hugging Face hub: what its two downloads ask of it, over plain HTTP on
+127.0.0.1."""
 
 import contextlib
 import hashlib
@@ -32,7 +33,8 @@ def hub(repositories: dict[str, Path], gated=(), cut=()):
             path = self.path.partition("?")[0]
             requests.append(f"{self.command} {path}")
             match = re.fullmatch(
-                r"/(?:api/models/|datasets/)?([^/]+/[^/]+)(?:/(revision|tree|resolve)/([^/]+)(?:/(.+))?)?", path
+                r"/(?:api/models/|datasets/)?([^/]+/[^/]+)(?:/(revision|tree|resolve)/([^/]+)(?:/(.+))?)?",
+                path,
             )
             name, kind, file = (match[1], match[2], match[4]) if match else (None, None, None)
             if name in gated:
@@ -47,17 +49,31 @@ def hub(repositories: dict[str, Path], gated=(), cut=()):
                 return self.send_file(repositories[name] / file)
             if kind == "tree":
                 rows = [
-                    {"type": "file", "path": name, "size": path.stat().st_size, "oid": etag(path.read_bytes())}
+                    {
+                        "type": "file",
+                        "path": name,
+                        "size": path.stat().st_size,
+                        "oid": etag(path.read_bytes()),
+                    }
                     for name, path in zip(names, files, strict=True)
                 ]
                 return self.send(200, json.dumps(rows).encode())
-            info = {"id": name, "modelId": name, "sha": COMMIT, "siblings": [{"rfilename": name} for name in names]}
+            info = {
+                "id": name,
+                "modelId": name,
+                "sha": COMMIT,
+                "siblings": [{"rfilename": name} for name in names],
+            }
             info |= {"private": False, "tags": [], "downloads": 0, "likes": 0}
             return self.send(200, json.dumps(info).encode())
 
         def send_file(self, path: Path):
             body = path.read_bytes()
-            headers = {"ETag": f'"{etag(body)}"', "X-Repo-Commit": COMMIT, "Content-Type": "application/octet-stream"}
+            headers = {
+                "ETag": f'"{etag(body)}"',
+                "X-Repo-Commit": COMMIT,
+                "Content-Type": "application/octet-stream",
+            }
             if path.name in cut and self.command == "GET":
                 self.send(200, body[: len(body) // 2], headers, length=len(body))
                 self.close_connection = True
@@ -77,7 +93,9 @@ def hub(repositories: dict[str, Path], gated=(), cut=()):
                 self.wfile.write(body)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+    )
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", requests

@@ -1,7 +1,8 @@
-"""Run one notebook as a reader would in Jupyter, then move every slider. A program: `python live_notebook.py FILE`.
+"""Run one notebook as a reader would in Jupyter, then move every slider. A program: `python
+live_notebook.py FILE`.
 
-It is run by tests/test_live.py under both generations of ipywidgets, so it prints what it found as one line of JSON.
-"""
+It is run by tests/test_live.py under both generations of ipywidgets, so it prints what it found as
+one line of JSON."""
 
 import os
 import sys
@@ -46,8 +47,16 @@ def main(path):
     notebook = nbformat.read(path, as_version=4)
     notebook.cells.append(nbformat.v4.new_code_cell(AFTER))
     folder = os.path.dirname(os.path.abspath(path))
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
-    print("".join(output["text"] for output in notebook.cells[-1].outputs if output.get("name") == "stdout").strip())
+    NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": folder}}
+    ).execute()
+    print(
+        "".join(
+            output["text"]
+            for output in notebook.cells[-1].outputs
+            if output.get("name") == "stdout"
+        ).strip()
+    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "_build" / "html"
-REQUIRED = os.environ.get("QWENLAB_SITE_REQUIRED") == "1"  # .ci/run: a missing site or browser is a failure
+REQUIRED = (
+    os.environ.get("QWENLAB_SITE_REQUIRED") == "1"
+)  # .ci/run: a missing site or browser is a failure
 CHROMIUM = os.environ.get("QWENLAB_CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
@@ -25,7 +27,9 @@ def built_pages():
     """All pages of the site, or a skip that says what to do."""
     if not (SITE / "index.html").is_file():
         missing("no built site: run `make book` first")
-    return sorted(path for path in SITE.rglob("*.html") if "_static" not in path.relative_to(SITE).parts)
+    return sorted(
+        path for path in SITE.rglob("*.html") if "_static" not in path.relative_to(SITE).parts
+    )
 
 
 class Elements(HTMLParser):

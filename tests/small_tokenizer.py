@@ -1,4 +1,5 @@
-"""A byte-level tokenizer of some 300 tokens with a ChatML template, made by hand: for tests that need no training."""
+"""A byte-level tokenizer of some 300 tokens with a ChatML template, made by hand: for tests that
+need no training."""
 
 import json
 
@@ -28,7 +29,12 @@ def small_spec(**changes) -> dict:
         | {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
         for i, content in enumerate(CONTROL)
     ]
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}
+    level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": False,
+        "use_regex": True,
+    }
     model = {
         "type": "BPE",
         "dropout": None,
@@ -57,7 +63,11 @@ def small_spec(**changes) -> dict:
 
 def write_small_tokenizer(folder, template=TEMPLATE, spec=None) -> None:
     """tokenizer.json and tokenizer_config.json in `folder`."""
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+    }
     if template is not None:
         settings["chat_template"] = template
     (folder / "tokenizer.json").write_text(json.dumps(spec or small_spec()), encoding="utf-8")

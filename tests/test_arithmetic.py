@@ -1,4 +1,5 @@
-"""Problems are the same everywhere, answers are right, a held-out calculation is held out in every wording."""
+"""Problems are the same everywhere, answers are right, a held-out calculation is held out in every
+wording."""
 
 from collections import Counter
 
@@ -6,7 +7,11 @@ import pytest
 
 from qwenlab.evaluation.arithmetic import KINDS, Calculation, arithmetic_problems, problem_stream
 
-STORED = [("What is the product of 25 and 48?", "1200"), ("What is 21+5+8?", "34"), ("x+29=31, x=?", "2")]
+STORED = [
+    ("What is the product of 25 and 48?", "1200"),
+    ("What is 21+5+8?", "34"),
+    ("x+29=31, x=?", "2"),
+]
 
 
 def test_deterministic():
@@ -32,12 +37,15 @@ def test_distinct_and_disjoint():
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_answers(kind):
-    """Re-computed from the question's own text, as far as it is an expression; else from key and numbers."""
+    """Re-computed from the question's own text, as far as it is an expression; else from key and
+    numbers."""
     for problem in arithmetic_problems(100, kinds=[kind]):
         assert problem.kind == kind
         assert problem.answer == str(int(problem.answer)) and int(problem.answer) >= 0
         expression = "".join(c for c in problem.question if c in "0123456789+-*")
-        if kind in ("mixed", "product") and not problem.question.startswith(("Multiply", "What is the")):
+        if kind in ("mixed", "product") and not problem.question.startswith(
+            ("Multiply", "What is the")
+        ):
             if "times" not in problem.question:
                 assert problem.answer == str(eval(expression)), problem.question
         if kind == "sum":
@@ -101,7 +109,11 @@ def test_shares_of_kinds():
 
 def test_numbers():
     """Two in five have one digit, the others go from 10 to 49."""
-    numbers = [abs(n) for p in arithmetic_problems(500, kinds=["sum"], split="train") for n in p.calculation.numbers]
+    numbers = [
+        abs(n)
+        for p in arithmetic_problems(500, kinds=["sum"], split="train")
+        for n in p.calculation.numbers
+    ]
     assert min(numbers) >= 2 and max(numbers) <= 49
     assert 0.35 < sum(n < 10 for n in numbers) / len(numbers) < 0.45
 
@@ -114,7 +126,9 @@ def test_mixed_never_negative():
 
 
 def test_several_wordings():
-    starts = {p.question.split()[0] for p in arithmetic_problems(300, kinds=["product"], split="train")}
+    starts = {
+        p.question.split()[0] for p in arithmetic_problems(300, kinds=["product"], split="train")
+    }
     assert {"What", "Multiply", "Calculate", "How"} <= starts
 
 

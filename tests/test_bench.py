@@ -31,9 +31,15 @@ def quick():
 
 def test_cases_take_turns_after_a_warm_up():
     calls = []
-    readings = alternate(lambda case: calls.append(case) or len(calls), ["a", "b", "c"], repeats=3, warm_up=2)
+    readings = alternate(
+        lambda case: calls.append(case) or len(calls), ["a", "b", "c"], repeats=3, warm_up=2
+    )
     assert "".join(calls) == "aabbcc" + "abc" + "cba" + "abc"
-    assert readings == {"a": [7, 12, 13], "b": [8, 11, 14], "c": [9, 10, 15]}  # nothing of the warm-up is kept
+    assert readings == {
+        "a": [7, 12, 13],
+        "b": [8, 11, 14],
+        "c": [9, 10, 15],
+    }  # nothing of the warm-up is kept
 
 
 def test_a_progress_bar_counts_every_run(capsys):
@@ -64,7 +70,12 @@ def test_a_sweep_runs_each_size_as_often_as_it_says(monkeypatch):
 
     def watched(model, prompts, **options):
         rows.append(len(prompts))
-        assert options == {"max_new_tokens": NEW, "stop": (), "strategy": "static", "slots": len(prompts)}
+        assert options == {
+            "max_new_tokens": NEW,
+            "stop": (),
+            "strategy": "static",
+            "slots": len(prompts),
+        }
         assert all(len(prompt) == PROMPT for prompt in prompts)
         result = qwenlab.generate(model, prompts, **options)
         assert result.stats.sampled_tokens == len(prompts) * NEW and result.stats.padded_tokens == 0
@@ -81,20 +92,35 @@ def test_prefill_and_decode_are_told_apart(quick):
     for point in quick.points:
         whole_run = point.batch_size * NEW / point.tokens_per_second.median
         parts = point.first_token_s.median + (NEW - 1) * point.step_s.median
-        assert 0.2 * whole_run < parts < 5 * whole_run  # medians of different runs, on a busy machine
-        by_step = point.batch_size / point.step_s.low  # the fastest step is the highest rate, exactly
+        assert (
+            0.2 * whole_run < parts < 5 * whole_run
+        )  # medians of different runs, on a busy machine
+        by_step = (
+            point.batch_size / point.step_s.low
+        )  # the fastest step is the highest rate, exactly
         assert point.decode_tokens_per_second.high == pytest.approx(by_step)
-        for spread in (point.tokens_per_second, point.decode_tokens_per_second, point.first_token_s, point.step_s):
+        for spread in (
+            point.tokens_per_second,
+            point.decode_tokens_per_second,
+            point.first_token_s,
+            point.step_s,
+        ):
             assert 0 < spread.low <= spread.median <= spread.high
 
 
 def test_case_22_only_real_tokens_count(dense):
-    """Eight rows, seven of which stop at once: 7 + n tokens, though eight rows were computed at every step."""
+    """Eight rows, seven of which stop at once: 7 + n tokens, though eight rows were computed at
+    every step."""
     n = 12
     prompts = random_prompts(random.Random(5), 8, 9)
-    first = [qwenlab.generate(dense, [prompt], max_new_tokens=1, stop=())[0].token_ids[0] for prompt in prompts]
+    first = [
+        qwenlab.generate(dense, [prompt], max_new_tokens=1, stop=())[0].token_ids[0]
+        for prompt in prompts
+    ]
     stops = [()] + [(token_id,) for token_id in first[1:]]
-    stats = qwenlab.generate(dense, prompts, max_new_tokens=n, stop=stops, strategy="static", slots=8).stats
+    stats = qwenlab.generate(
+        dense, prompts, max_new_tokens=n, stop=stops, strategy="static", slots=8
+    ).stats
     assert stats.sampled_tokens == 7 + n
     assert stats.row_steps == {"real": 7 + n, "wasted": 7 * (n - 1), "idle": 0}
     assert stats.tokens_per_second == (7 + n) / stats.seconds
@@ -103,30 +129,42 @@ def test_case_22_only_real_tokens_count(dense):
 
 
 def test_case_22_the_order_of_the_sizes_does_not_matter():
-    """1, 2, 4, 8 and 8, 4, 2, 1: the same counts, and the same times up to what a busy machine does to them."""
+    """1, 2, 4, 8 and 8, 4, 2, 1: the same counts, and the same times up to what a busy machine does
+    to them."""
     model, repeats = random_model(), count(3, 7)
     up = bench.sweep(model, [1, 2, 4, 8], PROMPT, 8, repeats=repeats)
     down = bench.sweep(model, [8, 4, 2, 1], PROMPT, 8, repeats=repeats)
     assert [p.batch_size for p in up.points] == [p.batch_size for p in down.points][::-1]
     for a, b in zip(up.points, down.points[::-1], strict=True):
         assert 1 / 10 < a.step_s.low / b.step_s.low < 10
-    # The best of many runs hardly suffers from neighbours: eight rows a step make more tokens than one.
+    # The best of many runs hardly suffers from neighbours: eight rows a step make more tokens than
+    # one.
     assert up.points[-1].decode_tokens_per_second.high > up.points[0].decode_tokens_per_second.high
-    assert down.points[0].decode_tokens_per_second.high > down.points[-1].decode_tokens_per_second.high
+    assert (
+        down.points[0].decode_tokens_per_second.high > down.points[-1].decode_tokens_per_second.high
+    )
 
 
 def test_the_table_and_the_json_hold_the_same(quick):
     head, shape, how, _, columns, *lines = str(quick).splitlines()
     assert cpu_name() in head and torch.__version__ in head
-    assert f"{quick.parameters:,} parameters in float32, {PROMPT} prompt tokens and {NEW} new ones a row" == shape
+    assert (
+        f"{quick.parameters:,} parameters in float32, {PROMPT} prompt tokens and {NEW} new ones a row"
+        == shape
+    )
     assert how == "median of 3 (lowest–highest)"
-    assert columns.split()[:2] == ["rows", "tokens/s"] and len({len(line) for line in [columns, *lines]}) == 1
+    assert (
+        columns.split()[:2] == ["rows", "tokens/s"]
+        and len({len(line) for line in [columns, *lines]}) == 1
+    )
     for line, point in zip(lines, quick.points, strict=True):
         size, tokens, decoded, first, step = re.split(r"\s{2,}", line.strip())
         assert size == str(point.batch_size) and tokens == f"{point.tokens_per_second:.0f}"
         assert decoded == f"{point.decode_tokens_per_second:.0f}"
         for told, seconds in ((first, point.first_token_s), (step, point.step_s)):
-            median, low, high = map(float, re.fullmatch(r"([\d.]+) \(([\d.]+)–([\d.]+)\)", told).groups())
+            median, low, high = map(
+                float, re.fullmatch(r"([\d.]+) \(([\d.]+)–([\d.]+)\)", told).groups()
+            )
             assert (median, low, high) == pytest.approx(
                 (1e3 * seconds.median, 1e3 * seconds.low, 1e3 * seconds.high), rel=0.02, abs=0.006
             )
@@ -154,10 +192,22 @@ def test_times_are_told_with_three_digits():
     ("changes", "complaint"),
     [
         ({"batch_sizes": []}, r"batch_sizes is \[\], expected at least one size and none twice"),
-        ({"batch_sizes": [1, 2, 1]}, r"batch_sizes is \[1, 2, 1\], expected at least one size and none twice"),
-        ({"batch_sizes": [2, 0]}, "a batch size is 0, expected a whole number of at least 1 and at most 1000000"),
-        ({"batch_sizes": [1.5]}, "a batch size is 1.5, expected a whole number of at least 1 and at most 1000000"),
-        ({"batch_sizes": "12"}, "a batch size is '1', expected a whole number of at least 1 and at most 1000000"),
+        (
+            {"batch_sizes": [1, 2, 1]},
+            r"batch_sizes is \[1, 2, 1\], expected at least one size and none twice",
+        ),
+        (
+            {"batch_sizes": [2, 0]},
+            "a batch size is 0, expected a whole number of at least 1 and at most 1000000",
+        ),
+        (
+            {"batch_sizes": [1.5]},
+            "a batch size is 1.5, expected a whole number of at least 1 and at most 1000000",
+        ),
+        (
+            {"batch_sizes": "12"},
+            "a batch size is '1', expected a whole number of at least 1 and at most 1000000",
+        ),
         ({"prompt_tokens": 0}, "prompt_tokens is 0, expected a whole number of at least 1"),
         ({"new_tokens": 1}, "new_tokens is 1, expected a whole number of at least 2"),
         ({"prompt_tokens": 510}, "510 prompt tokens and 4 new ones: expected at most 512 together"),
@@ -181,7 +231,9 @@ UNIT = bench.Machine("one byte and one operation a second", "float32", 1.0, 1.0)
 def test_the_bound_equals_a_count_by_hand(tied, rows, context):
     model = random_model(num_hidden_layers=2, tie_word_embeddings=tied)
     query, kv, hidden, mlp, vocab = 4 * 32, 2 * 32, 64, 96, 320
-    layer = hidden * query + 2 * hidden * kv + query * hidden + 3 * hidden * mlp  # q, k and v, o, the three of the MLP
+    layer = (
+        hidden * query + 2 * hidden * kv + query * hidden + 3 * hidden * mlp
+    )  # q, k and v, o, the three of the MLP
     weights = 2 * layer + vocab * hidden  # the head reads all of its matrix, tied or not
     keys_values = 2 * 2 * kv * context  # layers, keys and values
     scores = 2 * 2 * 2 * query * context  # layers, q.k and weights.v, multiply and add
@@ -193,7 +245,8 @@ def test_the_bound_equals_a_count_by_hand(tied, rows, context):
 
 
 def test_the_published_size_is_counted_without_its_weights():
-    """Qwen3-0.6B on the meta device: 596,049,920 parameters; keys and values are 114,688 bytes a token in bfloat16."""
+    """Qwen3-0.6B on the meta device: 596,049,920 parameters; keys and values are 114,688 bytes a
+    token in bfloat16."""
     shape = dict(vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28)
     shape |= dict(num_attention_heads=16, num_key_value_heads=8, head_dim=128)
     with torch.device("meta"):
@@ -207,9 +260,18 @@ def test_the_published_size_is_counted_without_its_weights():
 
 
 def test_the_published_hybrid_s_memory_counts_whatever_the_context():
-    """The 0.8B's text part: 752,393,024 parameters; a row's memories are 18.0 MiB, 12,288 bytes more a token."""
-    shape = dict(vocab_size=248320, hidden_size=1024, intermediate_size=3584, num_hidden_layers=24, layer_types=None)
-    shape |= dict(num_attention_heads=8, num_key_value_heads=2, head_dim=256, linear_num_key_heads=16)
+    """The 0.8B's text part: 752,393,024 parameters; a row's memories are 18.0 MiB, 12,288 bytes
+    more a token."""
+    shape = dict(
+        vocab_size=248320,
+        hidden_size=1024,
+        intermediate_size=3584,
+        num_hidden_layers=24,
+        layer_types=None,
+    )
+    shape |= dict(
+        num_attention_heads=8, num_key_value_heads=2, head_dim=256, linear_num_key_heads=16
+    )
     shape |= dict(linear_num_value_heads=16, linear_key_head_dim=128, linear_value_head_dim=128)
     with torch.device("meta"):
         model = random_hybrid(dtype=torch.bfloat16, **shape)
@@ -236,7 +298,9 @@ def test_the_bound_refuses_what_it_cannot_mean(dense):
 def test_this_machine_is_measured():
     machine = bench.measure_machine(repeats=2)
     assert machine.name == machine_name(torch.device("cpu")) and machine.dtype == "float32"
-    assert 1e8 < machine.bytes_per_second < 1e13  # from a busy small machine to the largest there is
+    assert (
+        1e8 < machine.bytes_per_second < 1e13
+    )  # from a busy small machine to the largest there is
     assert 1e8 < machine.flops_per_second < 1e16
 
 
@@ -263,8 +327,12 @@ def test_the_exercises_of_lesson_01_agree_with_the_bound():
     config = asdict(model.config)
     for rows, context in [(1, 0), (3, 40)]:
         read, _ = bench.decode_bound(model, machine, rows, context)
-        assert checks.bytes_per_step(config, rows, context, 4) == pytest.approx(read * machine.bytes_per_second)
+        assert checks.bytes_per_step(config, rows, context, 4) == pytest.approx(
+            read * machine.bytes_per_second
+        )
     matrices = sum(p.numel() for p in model.parameters() if p.ndim == 2)
     rows = checks.bend(matrices, 0, 4, machine.bytes_per_second, machine.flops_per_second)
     read, compute = bench.decode_bound(model, machine, 1, 0)
-    assert read == pytest.approx(rows * compute)  # without a context, reading stays and arithmetic grows with the rows
+    assert read == pytest.approx(
+        rows * compute
+    )  # without a context, reading stays and arithmetic grows with the rows

@@ -1,4 +1,5 @@
-"""A real browser on the built site: no error, no outside request, working widgets, readable in both themes."""
+"""A real browser on the built site: no error, no outside request, working widgets, readable in both
+themes."""
 
 import itertools
 import re
@@ -62,16 +63,24 @@ class Watch:
 
     def __init__(self, browser, address, width=1280, theme="light", scripts=True):
         self.context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=theme, java_script_enabled=scripts
+            viewport={"width": width, "height": 900},
+            color_scheme=theme,
+            java_script_enabled=scripts,
         )
         self.context.set_default_timeout(20_000)
         self.outside, self.errors = [], []
         self.address = address
         self.context.route("**/*", self._let_through)
         self.page = self.context.new_page()
-        self.page.on("console", lambda m: self.errors.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on(
+            "console",
+            lambda m: self.errors.append(m.text) if m.type in ("error", "warning") else None,
+        )
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("response", lambda r: self.errors.append(f"{r.status} {r.url}") if r.status >= 400 else None)
+        self.page.on(
+            "response",
+            lambda r: self.errors.append(f"{r.status} {r.url}") if r.status >= 400 else None,
+        )
 
     def _let_through(self, route):
         if route.request.url.startswith((self.address, "data:")):
@@ -91,8 +100,9 @@ class Watch:
         self.context.close()
 
 
-# Text and what lies behind it, for every visible piece of text: colours are blended down to the first opaque layer;
-# a hatched cell counts with the least readable of its stripes. Contrast and thresholds as in WCAG 2.1, level AA.
+# Text and what lies behind it, for every visible piece of text: colours are blended down to the
+# first opaque layer; a hatched cell counts with the least readable of its stripes. Contrast and
+# thresholds as in WCAG 2.1, level AA.
 UNREADABLE = """() => {
   const parse = (text) => {
     const n = (text.match(/-?[\\d.]+(e-?\\d+)?%?/g) || []).map(parseFloat);
@@ -145,9 +155,13 @@ def test_every_page_is_quiet_fits_and_is_readable(chromium, address, width, them
             page = watch.open(name)
             assert watch.errors == [] and watch.outside == [], name
             assert page.locator("html").get_attribute("data-theme") in (theme, None)
-            wide = page.evaluate("[document.documentElement.scrollWidth, document.body.scrollWidth, innerWidth]")
+            wide = page.evaluate(
+                "[document.documentElement.scrollWidth, document.body.scrollWidth, innerWidth]"
+            )
             assert max(wide[:2]) <= wide[2], f"{name} is {wide[:2]} wide in a window of {wide[2]}"
-            page.evaluate("document.querySelectorAll('details').forEach((fold) => fold.open = true)")
+            page.evaluate(
+                "document.querySelectorAll('details').forEach((fold) => fold.open = true)"
+            )
             assert page.evaluate(UNREADABLE) == [], f"{name}, {theme}"
 
 
@@ -188,7 +202,9 @@ def test_the_widget_answers_the_keyboard_and_the_mouse(chromium, address, lesson
             box = slider.bounding_box()
             page.mouse.click(box["x"] + 0.9 * box["width"], box["y"] + box["height"] / 2)
             assert picture.inner_html() != seen[0], "the mouse does not change the picture"
-            assert slider.evaluate("(slider) => slider.labels.length + slider.ariaLabel?.length") != 0
+            assert (
+                slider.evaluate("(slider) => slider.labels.length + slider.ariaLabel?.length") != 0
+            )
             assert page.evaluate(UNREADABLE) == [], "after moving the widget"
         assert watch.errors == [] and watch.outside == []
 
@@ -225,9 +241,13 @@ def test_every_state_of_every_widget_has_its_own_right_picture(chromium, address
             seen = {}
             for state in itertools.product(*map(range, widget.evaluate(COUNTS))):
                 said, html, tables = widget.evaluate(SET, list(state))
-                assert seen.setdefault(html, said) == said, f"the same picture for {said} and {seen[html]}"
+                assert seen.setdefault(html, said) == said, (
+                    f"the same picture for {said} and {seen[html]}"
+                )
                 if number < len(expected):
-                    right = expected[number](dict(part.split(": ", 1) for part in re.split(r", (?=[\w ]+: )", said)))
+                    right = expected[number](
+                        dict(part.split(": ", 1) for part in re.split(r", (?=[\w ]+: )", said))
+                    )
                     assert wrong_cells(tables, right) == [], said
         assert watch.errors == [] and watch.outside == []
 
@@ -261,7 +281,9 @@ def test_mathematics_is_set_offline(chromium, address, tmp_path):
     with Watch(chromium, address) as watch:
         page = watch.open(page_with_formula.relative_to(SITE).as_posix())
         page.add_script_tag(url="../_static/mathjax/tex-mml-chtml.js")
-        page.evaluate("document.querySelector('article').insertAdjacentHTML('beforeend', '<p>\\\\(x^2\\\\)</p>')")
+        page.evaluate(
+            "document.querySelector('article').insertAdjacentHTML('beforeend', '<p>\\\\(x^2\\\\)</p>')"
+        )
         page.evaluate("MathJax.typesetPromise()")
         page.locator("mjx-container").first.wait_for()
         page.evaluate("document.fonts.ready")

@@ -27,7 +27,8 @@ def user(text):
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def model(request):
-    """Random, over the small tokenizer's vocabulary; a tenth of it ends an answer, so that answers end now and then."""
+    """Random, over the small tokenizer's vocabulary; a tenth of it ends an answer, so that answers
+    end now and then."""
     model = FAMILIES[request.param](seed=0, vocab_size=VOCAB, eos_token_id=VOCAB - 3)
     model.stop_ids = frozenset(range(100, 124)) | {VOCAB - 3, VOCAB - 5}
     return model
@@ -45,19 +46,23 @@ def random_text(rng):
 
 
 def check_state(chat):
-    """The state holds what was said, but for what is still to be read, and its next logits are those alone."""
+    """The state holds what was said, but for what is still to be read, and its next logits are
+    those alone."""
     for row, said in enumerate(chat.token_ids):
         held = int(chat.state.lengths[row])
         assert held <= len(said)
         if said:
             unread = said[held:] or [0]
-            ours = chat.model(torch.tensor([unread]), state=chat.state.snapshot(), rows=[row], last_only=True)[0]
+            ours = chat.model(
+                torch.tensor([unread]), state=chat.state.snapshot(), rows=[row], last_only=True
+            )[0]
             assert difference(ours, alone_logits(chat.model, said[:held] + unread)[-1]) <= 1e-5
 
 
 @pytest.mark.parametrize("seed", range(count(12, 150)))
 def test_random_talks(model, seed):
-    """One to five conversations, two to four turns, some sitting a turn out: as each alone, computed as a whole."""
+    """One to five conversations, two to four turns, some sitting a turn out: as each alone,
+    computed as a whole."""
     rng = random.Random(seed)
     rows, cap = rng.randint(1, 5), rng.randint(1, 9)
     system = rng.choice([None, "Be brief."])
@@ -72,7 +77,11 @@ def test_random_talks(model, seed):
                 assert answers[row] is None and chat.token_ids[row] == before[row]
                 continue
             first = [SYSTEM, user(text)] if system else [user(text)]
-            opening = SMALL.next_turn(text, chat.thinking) if before[row] else SMALL.chat(first, chat.thinking)
+            opening = (
+                SMALL.next_turn(text, chat.thinking)
+                if before[row]
+                else SMALL.chat(first, chat.thinking)
+            )
             request, prompt = chat.requests[row], before[row] + opening
             assert request.prompt == prompt
             assert (request.token_ids, request.finish_reason) == by_itself(model, prompt, cap)
@@ -106,7 +115,8 @@ def test_the_first_turn_is_what_generate_says_and_turns_draw_anew(model):
 
 
 def test_no_token_is_read_twice(model):
-    """Over all turns the model reads as many tokens as the conversations have, less an answer's last where cut off."""
+    """Over all turns the model reads as many tokens as the conversations have, less an answer's
+    last where cut off."""
     read = []
 
     def note(batch, **options):
@@ -120,24 +130,36 @@ def test_no_token_is_read_twice(model):
         for texts in (["a", "the the", None], ["b", None, "in"], ["a" * 30, "b", "c"]):
             chat.send(texts)
             unread = sum(request.finish_reason == "length" for request in chat.requests if request)
-            assert sum(read) == sum(map(len, chat.token_ids)) - unread == int(chat.state.lengths.sum())
+            assert (
+                sum(read) == sum(map(len, chat.token_ids)) - unread == int(chat.state.lengths.sum())
+            )
     finally:
         del model.compute
 
 
 # --- The template's words between turns ------------------------------------------------------------------------------
 
-FOLDERS = {name: shipped_folder() / name for name in shipped_names()} | ({"qwen3": QWEN3} if QWEN3 else {})
-TOKENIZERS = {"small": SMALL} | {name: Tokenizer.from_folder(folder) for name, folder in FOLDERS.items()}
-PARTS = st.sampled_from(["a", " the", "\n", "12", "é", "🙂", "<|im_end|>", "<|im_start|>", "<", "|>", "im_end", " "])
+FOLDERS = {name: shipped_folder() / name for name in shipped_names()} | (
+    {"qwen3": QWEN3} if QWEN3 else {}
+)
+TOKENIZERS = {"small": SMALL} | {
+    name: Tokenizer.from_folder(folder) for name, folder in FOLDERS.items()
+}
+PARTS = st.sampled_from(
+    ["a", " the", "\n", "12", "é", "🙂", "<|im_end|>", "<|im_start|>", "<", "|>", "im_end", " "]
+)
 TEXT = st.lists(PARTS, max_size=8).map("".join)
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
 @given(TEXT, TEXT, TEXT, st.booleans(), st.booleans())
 @settings(max_examples=count(40, 400))
-def test_the_seam_is_that_of_a_conversation_written_anew(tokenizer, first, answer, second, system, thinking):
-    answer = answer.lstrip()  # a space or line break of its own would melt into the one that the template ends with
+def test_the_seam_is_that_of_a_conversation_written_anew(
+    tokenizer, first, answer, second, system, thinking
+):
+    answer = (
+        answer.lstrip()
+    )  # a space or line break of its own would melt into the one that the template ends with
     begin = [*([SYSTEM] if system else []), user(first)]
     said = tokenizer.chat(begin) + tokenizer.encode(answer)
     anew = [*begin, {"role": "assistant", "content": answer}, user(second)]
@@ -151,13 +173,20 @@ def test_the_seam_is_that_of_a_conversation_written_anew(tokenizer, first, answe
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
 def test_what_writing_it_anew_would_drop(tokenizer):
-    """The difference that Chat's docstring tells of: thinking of earlier answers, and blocks closed at once."""
+    """The difference that Chat's docstring tells of: thinking of earlier answers, and blocks closed
+    at once."""
     think, end = tokenizer.control["<think>"], tokenizer.control["</think>"]
     thought = [think, *tokenizer.encode("\na\n"), end, *tokenizer.encode("\n\nb")]
     said = tokenizer.chat([user("x")]) + thought + tokenizer.next_turn("y")
-    anew = tokenizer.chat([user("x"), {"role": "assistant", "content": tokenizer.decode(thought)}, user("y")])
+    anew = tokenizer.chat(
+        [user("x"), {"role": "assistant", "content": tokenizer.decode(thought)}, user("y")]
+    )
     assert tokenizer.decode(said).replace("<think>\na\n</think>\n\n", "") == tokenizer.decode(anew)
-    said = tokenizer.chat([user("x")], thinking=False) + tokenizer.encode("b") + tokenizer.next_turn("y")
+    said = (
+        tokenizer.chat([user("x")], thinking=False)
+        + tokenizer.encode("b")
+        + tokenizer.next_turn("y")
+    )
     anew = tokenizer.chat([user("x"), {"role": "assistant", "content": "b"}, user("y")])
     assert tokenizer.decode(said).replace("<think>\n\n</think>\n\n", "") == tokenizer.decode(anew)
 
@@ -172,7 +201,9 @@ def test_a_text_may_hold_any_character_that_marks_the_answer():
 
 def test_a_template_without_earlier_answers_is_refused(model):
     odd = Tokenizer(small_spec(), ChatTemplate("{{ messages[-1].content }}", "odd.jinja"))
-    with pytest.raises(ChatTemplateError, match=r"^odd\.jinja: the template leaves out an earlier answer$"):
+    with pytest.raises(
+        ChatTemplateError, match=r"^odd\.jinja: the template leaves out an earlier answer$"
+    ):
         qwenlab.Chat(model, odd)
     with pytest.raises(ChatTemplateError, match="no chat template in this checkpoint"):
         qwenlab.Chat(model, Tokenizer(small_spec()))
@@ -183,7 +214,9 @@ def test_a_template_without_earlier_answers_is_refused(model):
 
 def test_the_tiny_model_answers_its_first_turn():
     model, tokenizer = qwenlab.load("tiny", device="cpu")
-    assert qwenlab.Chat(model, tokenizer).send(["12+5=?"]) == ["<think>\n12+5=17\n</think>\n\n\\boxed{17}"]
+    assert qwenlab.Chat(model, tokenizer).send(["12+5=?"]) == [
+        "<think>\n12+5=17\n</think>\n\n\\boxed{17}"
+    ]
     closed = qwenlab.Chat(model, tokenizer, thinking=False)
     assert "".join(closed.stream("2+2?")).startswith("\\boxed{")
     assert closed.requests[0].finish_reason == "stop"
@@ -194,7 +227,9 @@ def test_the_tiny_model_answers_its_first_turn():
 
 @pytest.mark.parametrize("text", ["a", "the in", "é" * 9, "🙂"])
 def test_pieces_join_to_the_answer(model, text):
-    streamed, sent = (qwenlab.Chat(model, SMALL, max_new_tokens=30, temperature=1.0) for _ in range(2))
+    streamed, sent = (
+        qwenlab.Chat(model, SMALL, max_new_tokens=30, temperature=1.0) for _ in range(2)
+    )
     for _ in range(2):
         pieces = list(streamed.stream(text))
         assert all(pieces) and ["".join(pieces)] == sent.send([text])
@@ -208,7 +243,12 @@ def test_a_character_is_never_split(model, monkeypatch):
         lambda logits, requests: torch.tensor([said[len(requests[0].token_ids)]]),
     )
     monkeypatch.setattr(model, "stop_ids", frozenset({VOCAB - 3}))
-    assert list(qwenlab.Chat(model, SMALL).stream("a")) == ["é", "🙂", "ü", "\N{REPLACEMENT CHARACTER}"]
+    assert list(qwenlab.Chat(model, SMALL).stream("a")) == [
+        "é",
+        "🙂",
+        "ü",
+        "\N{REPLACEMENT CHARACTER}",
+    ]
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
@@ -260,7 +300,8 @@ def interrupt(model, at):
 @pytest.mark.parametrize("at", [0, 1, 4])
 @pytest.mark.parametrize("turns", [0, 2])
 def test_ctrl_c_within_a_pass_keeps_the_talk(model, turns, at):
-    """The state may be spoiled; what was said is not. A turn without a word of answer was not asked."""
+    """The state may be spoiled; what was said is not. A turn without a word of answer was not
+    asked."""
     chat = qwenlab.Chat(model, SMALL, 3, max_new_tokens=30)
     for turn in range(turns):
         chat.send(["a", "the", None if turn else "in the"])
@@ -271,10 +312,14 @@ def test_ctrl_c_within_a_pass_keeps_the_talk(model, turns, at):
     if at == 0:
         assert chat.token_ids == before
     else:
-        running = [request for request in chat.requests if request and request.finish_reason == "cancelled"]
+        running = [
+            request for request in chat.requests if request and request.finish_reason == "cancelled"
+        ]
         assert running and all(len(request.token_ids) == at for request in running)
         said = chat.token_ids
-        assert len(said[0]) > len(before[0]) and said[1] == before[1] and len(said[2]) > len(before[2])
+        assert (
+            len(said[0]) > len(before[0]) and said[1] == before[1] and len(said[2]) > len(before[2])
+        )
     said = chat.token_ids
     chat.send(["a", "b", "c"])
     for row, text in enumerate("abc"):
@@ -326,9 +371,7 @@ def test_a_turn_that_does_not_fit_is_refused_and_changes_nothing(model):
     length = len(said[1] + SMALL.next_turn("c" * limit))
     with pytest.raises(ValueError) as caught:
         chat.send(["a", "c" * limit])
-    expected = (
-        f"conversation 1 would hold {length} tokens with this turn: no room for an answer in a context of {limit}"
-    )
+    expected = f"conversation 1 would hold {length} tokens with this turn: no room for an answer in a context of {limit}"
     assert str(caught.value) == expected
     assert chat.token_ids == said and all(map(torch.equal, before, tensors(chat.state)))
     assert chat.send([None, "c"])[1] is not None
@@ -368,7 +411,9 @@ def test_turns_of_another_shape(model, texts, complaint):
 def test_nobody_says_anything(model):
     chat = qwenlab.Chat(model, SMALL, 2)
     assert chat.send([None, None]) == [None, None] and chat.token_ids == [[], []]
-    with pytest.raises(ValueError, match="stream is for one conversation, this chat has 2: use send"):
+    with pytest.raises(
+        ValueError, match="stream is for one conversation, this chat has 2: use send"
+    ):
         chat.stream("a")
 
 
@@ -376,7 +421,10 @@ def test_nobody_says_anything(model):
     "options, complaint",
     [
         ({"batch_size": 0}, "batch_size is 0, expected a whole number of at least 1"),
-        ({"max_new_tokens": 0}, "max_new_tokens of the chat is 0, expected a whole number of at least 1"),
+        (
+            {"max_new_tokens": 0},
+            "max_new_tokens of the chat is 0, expected a whole number of at least 1",
+        ),
         ({"temperature": -1}, "temperature of the chat is -1, expected 0 or more"),
         ({"top_p": 2}, "top_p of the chat is 2, expected 0 to 1"),
         ({"top_k": 0.5}, "top_k of the chat is 0.5, expected a whole number of at least 0"),

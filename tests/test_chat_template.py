@@ -1,4 +1,5 @@
-"""The checkpoint's own template, id for id as transformers renders it, and safe from what users type."""
+"""The checkpoint's own template, id for id as transformers renders it, and safe from what users
+type."""
 
 import json
 import os
@@ -52,7 +53,9 @@ def both(request, tmp_path_factory):
 @pytest.mark.parametrize("messages", CONVERSATIONS.values(), ids=CONVERSATIONS)
 def test_ids_equal_those_of_transformers(both, messages, thinking):
     ours, theirs = both
-    expected = theirs.apply_chat_template(messages, add_generation_prompt=True, enable_thinking=thinking)
+    expected = theirs.apply_chat_template(
+        messages, add_generation_prompt=True, enable_thinking=thinking
+    )
     assert ours.chat(messages, thinking=thinking) == list(expected["input_ids"])
 
 
@@ -69,7 +72,11 @@ def test_control_tokens_in_a_message_stay_text(both, role):
     plain = {"role": role, "content": "x y"}
     rest = [] if role == "user" else [USER]
     control = set(tokenizer.control.values())
-    thinking = set() if role != "assistant" else {tokenizer.control.get("<think>"), tokenizer.control.get("</think>")}
+    thinking = (
+        set()
+        if role != "assistant"
+        else {tokenizer.control.get("<think>"), tokenizer.control.get("</think>")}
+    )
     injected = [{"role": role, "content": INJECTION}, *rest]
     expected = [id for id in tokenizer.chat([plain, *rest]) if id in control - thinking]
     ids = tokenizer.chat(injected)
@@ -80,7 +87,12 @@ def test_control_tokens_in_a_message_stay_text(both, role):
         assert any(ids[i : i + len(content)] == content for i in range(len(ids)))
 
 
-@given(st.lists(st.sampled_from([*CONTROL, "<", "|", ">", "im_start", "\ue000", "\ue001", "a", "\n"]), max_size=12))
+@given(
+    st.lists(
+        st.sampled_from([*CONTROL, "<", "|", ">", "im_start", "\ue000", "\ue001", "a", "\n"]),
+        max_size=12,
+    )
+)
 @settings(max_examples=count(100, 1000))
 def test_no_text_of_a_user_changes_the_control_tokens_of_the_conversation(parts):
     text = "".join(parts)
@@ -111,15 +123,30 @@ def test_overlapping_control_tokens_are_all_defused():
         (["hello"], r"messages\[0\] is a str, expected a dict"),
         ([USER, {"content": "x"}], r"messages\[1\] has no 'role'"),
         ([USER, {"role": "user"}], r"messages\[1\] has no 'content'"),
-        ([{"role": "user", "content": None}], r"messages\[0\]: content is a NoneType, expected a string"),
-        ([{"role": "user", "content": [{"type": "text"}]}], r"messages\[0\]: content is a list, expected a string"),
-        ([USER, {"role": "robot", "content": "x"}], r"messages\[1\]: role is 'robot', expected one of system, user"),
-        ([{"role": "user", "content": "ab\ud800"}], r"messages\[0\]: content holds half a surrogate pair at .* 2"),
+        (
+            [{"role": "user", "content": None}],
+            r"messages\[0\]: content is a NoneType, expected a string",
+        ),
+        (
+            [{"role": "user", "content": [{"type": "text"}]}],
+            r"messages\[0\]: content is a list, expected a string",
+        ),
+        (
+            [USER, {"role": "robot", "content": "x"}],
+            r"messages\[1\]: role is 'robot', expected one of system, user",
+        ),
+        (
+            [{"role": "user", "content": "ab\ud800"}],
+            r"messages\[0\]: content holds half a surrogate pair at .* 2",
+        ),
         (
             [USER, {"role": "assistant", "content": "a", "reasoning_content": "\udfff"}, USER],
             r"messages\[1\]: reasoning_content holds half a surrogate pair",
         ),
-        ([USER | {"contents": "x"}], r"messages\[0\] has the key 'contents', expected only role, content"),
+        (
+            [USER | {"contents": "x"}],
+            r"messages\[0\] has the key 'contents', expected only role, content",
+        ),
     ],
 )
 def test_malformed_messages_are_named_by_index(messages, complaint):
@@ -136,14 +163,18 @@ def test_a_checkpoint_without_a_template_says_so(tmp_path):
 
 def test_the_template_may_be_named_or_a_file_beside_it(tmp_path):
     write_small_tokenizer(
-        tmp_path, template=[{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]
+        tmp_path,
+        template=[{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}],
     )
     assert Tokenizer.from_folder(tmp_path).chat([USER]) == SMALL.encode("D")
     (tmp_path / "chat_template.jinja").write_text("F")
     assert Tokenizer.from_folder(tmp_path).chat([USER]) == SMALL.encode("F")
     (tmp_path / "chat_template.jinja").unlink()
     write_small_tokenizer(tmp_path, template=[{"name": "tool_use", "template": "T"}])
-    with pytest.raises(ChatTemplateError, match=r"tokenizer_config\.json: chat_template has no entry named 'default'"):
+    with pytest.raises(
+        ChatTemplateError,
+        match=r"tokenizer_config\.json: chat_template has no entry named 'default'",
+    ):
         Tokenizer.from_folder(tmp_path)
     write_small_tokenizer(tmp_path, template=7)
     with pytest.raises(ChatTemplateError, match=r"chat_template is a int, expected a string"):
@@ -180,7 +211,9 @@ def test_templates_report_errors_in_one_line():
         ChatTemplate("{{ raise_exception('roles must\n alternate') }}", "t.jinja").render([USER])
     with pytest.raises(ChatTemplateError, match=r"^t\.jinja: not a Jinja template \(line 2: "):
         ChatTemplate("a\n{% if %}", "t.jinja")
-    with pytest.raises(ChatTemplateError, match=r"^t\.jinja: the template failed \(ZeroDivisionError"):
+    with pytest.raises(
+        ChatTemplateError, match=r"^t\.jinja: the template failed \(ZeroDivisionError"
+    ):
         ChatTemplate("{{ 1 / 0 }}", "t.jinja").render([USER])
 
 
@@ -211,13 +244,20 @@ def test_a_template_writes_what_transformers_has_it_write(template):
     from transformers.utils.chat_template_utils import render_jinja_template
 
     messages = [USER, ANSWER, USER]
-    (expected,), _ = render_jinja_template([messages], chat_template=template, add_generation_prompt=True)
+    (expected,), _ = render_jinja_template(
+        [messages], chat_template=template, add_generation_prompt=True
+    )
     assert ChatTemplate(template).render(messages) == expected
 
 
 @pytest.mark.parametrize(
     "template",
-    ["x{% break %}", "{% if messages %}{% continue %}{% endif %}", "{% generation %}", "{{ " + "(" * 10_000],
+    [
+        "x{% break %}",
+        "{% if messages %}{% continue %}{% endif %}",
+        "{% generation %}",
+        "{{ " + "(" * 10_000,
+    ],
 )
 def test_a_template_that_is_none_is_refused_when_it_is_read(template):
     with pytest.raises(ChatTemplateError, match=r"^t\.jinja: not a Jinja template \(") as caught:
@@ -245,12 +285,16 @@ DOUBLED = "{%% set ns = namespace(x='xxxx') %%}{%% for i in range(99) %%}%s{%% e
 )
 def test_a_template_without_end_is_stopped(template):
     compiled = ChatTemplate(template, "t.jinja")
-    with pytest.raises(ChatTemplateError, match=r"^t\.jinja: the template loops without end or writes too much$"):
+    with pytest.raises(
+        ChatTemplateError, match=r"^t\.jinja: the template loops without end or writes too much$"
+    ):
         compiled.render([USER])
 
 
 def test_each_rendering_has_an_allowance_of_its_own():
-    half = ChatTemplate("{% for a in range(6) %}{% for b in range(90000) %}{% endfor %}{% endfor %}done")
+    half = ChatTemplate(
+        "{% for a in range(6) %}{% for b in range(90000) %}{% endfor %}{% endfor %}done"
+    )
     assert [half.render([USER]) for _ in range(3)] == ["done"] * 3
 
 
@@ -263,9 +307,16 @@ def test_a_long_conversation_is_no_loop_without_end():
 
 
 def test_a_list_of_templates_with_odd_names_is_refused(tmp_path):
-    for entry in ({"name": ["default"], "template": "D"}, {"template": "D"}, {"name": None}, "D", None):
+    for entry in (
+        {"name": ["default"], "template": "D"},
+        {"template": "D"},
+        {"name": None},
+        "D",
+        None,
+    ):
         write_small_tokenizer(tmp_path, template=[{"name": "default", "template": "D"}, entry])
         with pytest.raises(
-            ChatTemplateError, match=r"tokenizer_config\.json: chat_template\[1\] has no name, expected"
+            ChatTemplateError,
+            match=r"tokenizer_config\.json: chat_template\[1\] has no name, expected",
         ):
             Tokenizer.from_folder(tmp_path)

@@ -42,9 +42,25 @@ def test_version_and_help(run):
     assert code == 0 and "generate" in out
     code, out, _ = run("generate", "--help")
     assert code == 0
-    for option in ("--model", "--max-new-tokens", "--temperature", "--top-k", "--top-p", "--seed", "--strategy"):
+    for option in (
+        "--model",
+        "--max-new-tokens",
+        "--temperature",
+        "--top-k",
+        "--top-p",
+        "--seed",
+        "--strategy",
+    ):
         assert option in out
-    for option in ("--slots", "--dtype", "--device", "--no-thinking", "--raw", "--output", "--check-alone"):
+    for option in (
+        "--slots",
+        "--dtype",
+        "--device",
+        "--no-thinking",
+        "--raw",
+        "--output",
+        "--check-alone",
+    ):
         assert option in out
 
 
@@ -53,21 +69,32 @@ def test_a_text_file_is_answered_line_by_line(run, model):
     code, out, err = run("generate", "--model", model, "p.txt", "--max-new-tokens", 5)
     assert code == 0
     assert "p.txt: skipped 1 blank line" in err and "2 prompts" in err and "tokens/s" in err
-    assert "[line 1] " in out and "> hello\n" in out and "[line 3] " in out and "> what is the é?\n" in out
+    assert (
+        "[line 1] " in out
+        and "> hello\n" in out
+        and "[line 3] " in out
+        and "> what is the é?\n" in out
+    )
 
 
 def test_a_prompt_whose_logits_are_nan_is_named_and_the_others_are_answered(run, monkeypatch):
     (seven,) = qwenlab.load("tiny")[1].encode("7")
     embed = torch.nn.Embedding.forward
     monkeypatch.setattr(
-        torch.nn.Embedding, "forward", lambda self, ids: embed(self, ids).masked_fill(ids[:, None] == seven, torch.nan)
+        torch.nn.Embedding,
+        "forward",
+        lambda self, ids: embed(self, ids).masked_fill(ids[:, None] == seven, torch.nan),
     )
     write("p.txt", "2+2?\n7+2?\n")
     code, _, err = run("generate", "--model", "tiny", "p.txt", "--output", "a.jsonl")
     assert code == 0 and "qwenlab: request 1: its logits are NaN after 0 new tokens\n" in err
     with open("a.jsonl", encoding="utf-8") as file:
         first, second = map(json.loads, file)
-    assert first["finish_reason"] == "stop" and "\\boxed{4}" in first["answer"] and "error" not in first
+    assert (
+        first["finish_reason"] == "stop"
+        and "\\boxed{4}" in first["answer"]
+        and "error" not in first
+    )
     assert (second["finish_reason"], second["answer"]) == ("error", "")
     assert second["error"] == "request 1: its logits are NaN after 0 new tokens"
 
@@ -76,22 +103,34 @@ def test_what_a_checkpoint_holds_beside_the_text_is_named(run, tmp_path):
     (tmp_path / "eyes").mkdir()
     write_multimodal_checkpoint(tmp_path / "eyes")
     write("p.txt", "hello\n")
-    for command in (["generate", "p.txt", "--max-new-tokens", 2], ["bench", "--batch", 1, "--repeats", 1]):
+    for command in (
+        ["generate", "p.txt", "--max-new-tokens", 2],
+        ["bench", "--batch", 1, "--repeats", 1],
+    ):
         code, _, err = run(*command, "--model", "./eyes")
         assert code == 0 and "./eyes: ignored model.visual (2 tensors), mtp (2 tensors)\n" in err
 
 
 def test_answers_equal_those_of_the_library(run, model):
-    write("p.jsonl", '{"prompt": "hello", "id": 7}\n\n{"messages": [{"role": "user", "content": "two\\u2028lines"}]}\n')
-    code, out, _ = run("generate", "--model", model, "p.jsonl", "--max-new-tokens", 6, "--output", "a.jsonl")
+    write(
+        "p.jsonl",
+        '{"prompt": "hello", "id": 7}\n\n{"messages": [{"role": "user", "content": "two\\u2028lines"}]}\n',
+    )
+    code, out, _ = run(
+        "generate", "--model", model, "p.jsonl", "--max-new-tokens", 6, "--output", "a.jsonl"
+    )
     assert (code, out) == (0, "")
     network, tokenizer = qwenlab.load(model)
-    ids = [tokenizer.chat([{"role": "user", "content": text}]) for text in ("hello", "two\u2028lines")]
+    ids = [
+        tokenizer.chat([{"role": "user", "content": text}]) for text in ("hello", "two\u2028lines")
+    ]
     expected = qwenlab.generate(network, ids, max_new_tokens=6)
     with open("a.jsonl", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file.read().split("\n") if line]
     assert [row["token_ids"] for row in rows] == expected.token_ids
-    assert [row["answer"] for row in rows] == [tokenizer.decode(answer) for answer in expected.token_ids]
+    assert [row["answer"] for row in rows] == [
+        tokenizer.decode(answer) for answer in expected.token_ids
+    ]
     assert [row["line"] for row in rows] == [1, 3]
     assert rows[0]["prompt"] == "hello" and rows[1]["messages"][0]["content"] == "two\u2028lines"
     assert [row["finish_reason"] for row in rows] == [request.finish_reason for request in expected]
@@ -105,11 +144,32 @@ def test_options_reach_generation(run, model):
         "greedy": [],
         "again": ["--strategy", "static", "--slots", "2"],
         "sampled": ["--temperature", "1", "--seed", "3", "--top-k", "9", "--top-p", "0.9"],
-        "sampled again": ["--temperature", "1", "--seed", "3", "--top-k", "9", "--top-p", "0.9", "--slots", "1"],
+        "sampled again": [
+            "--temperature",
+            "1",
+            "--seed",
+            "3",
+            "--top-k",
+            "9",
+            "--top-p",
+            "0.9",
+            "--slots",
+            "1",
+        ],
         "raw": ["--raw"],
         "no thinking": ["--no-thinking"],
     }.items():
-        code, _, _ = run("generate", "--model", model, "p.txt", "--max-new-tokens", 8, "--output", "a.jsonl", *options)
+        code, _, _ = run(
+            "generate",
+            "--model",
+            model,
+            "p.txt",
+            "--max-new-tokens",
+            8,
+            "--output",
+            "a.jsonl",
+            *options,
+        )
         assert code == 0
         with open("a.jsonl", encoding="utf-8") as file:
             answers[name] = [json.loads(line) for line in file]
@@ -119,18 +179,36 @@ def test_options_reach_generation(run, model):
     assert lengths["raw"] == 1 and lengths["no thinking"] > lengths["greedy"]
 
 
-@pytest.mark.parametrize("options", [[], ["--temperature", "1"], ["--strategy", "static", "--slots", "2"]])
+@pytest.mark.parametrize(
+    "options", [[], ["--temperature", "1"], ["--strategy", "static", "--slots", "2"]]
+)
 def test_check_alone_finds_every_answer_the_same(run, model, options):
     write("p.txt", "a\nhello there\nb c\n")
-    arguments = ["generate", "--model", model, "p.txt", "--max-new-tokens", 8, "--check-alone", "--output", "a.jsonl"]
+    arguments = [
+        "generate",
+        "--model",
+        model,
+        "p.txt",
+        "--max-new-tokens",
+        8,
+        "--check-alone",
+        "--output",
+        "a.jsonl",
+    ]
     code, out, _ = run(*arguments, *options)
     assert code == 0
     assert out.count("; same; ") == 3 and "completions that differ from those alone: 0 of 3" in out
-    assert "in batches: " in out and "one by one: " in out and "largest difference of logits: " in out
+    assert (
+        "in batches: " in out and "one by one: " in out and "largest difference of logits: " in out
+    )
     mask = out.partition("(0 pad, 1 real): ")[2].partition("\n")[0]
     with open("a.jsonl", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
-    assert mask == "0" * (rows[1]["prompt_tokens"] - rows[0]["prompt_tokens"]) + "1" * rows[0]["prompt_tokens"]
+    assert (
+        mask
+        == "0" * (rows[1]["prompt_tokens"] - rows[0]["prompt_tokens"])
+        + "1" * rows[0]["prompt_tokens"]
+    )
     assert all(row["same"] and row["difference"] < 1e-5 and row["logprobs"] < 1e-5 for row in rows)
     assert rows[0]["pads"] > 0 and min(row["pads"] for row in rows) == 0
 
@@ -147,7 +225,9 @@ def test_check_alone_can_fail(run, model, monkeypatch):
 
     monkeypatch.setattr(qwenlab, "generate", generate)
     write("p.txt", "a\nhello there\n")
-    code, out, _ = run("generate", "--model", model, "p.txt", "--max-new-tokens", 5, "--check-alone")
+    code, out, _ = run(
+        "generate", "--model", model, "p.txt", "--max-new-tokens", 5, "--check-alone"
+    )
     assert code == 1
     assert "; DIFFERENT from new token 2 on (alone, its two best logits there are " in out
     assert out.count("; same; ") == 1 and "completed alone:" in out
@@ -177,7 +257,9 @@ def test_the_margin_is_that_of_the_lone_row_where_the_answers_part(model):
     parted, same = alone.compare_alone(network, prompts, batch, lone)
     read = torch.tensor([prompts[0] + batch[0].token_ids[:3]])
     best, second = network(read, last_only=True)[0].topk(2).values.tolist()
-    assert (parted.same, parted.parted) == (False, 3) and parted.margin == pytest.approx(best - second, abs=1e-5)
+    assert (parted.same, parted.parted) == (False, 3) and parted.margin == pytest.approx(
+        best - second, abs=1e-5
+    )
     assert same.same and same.parted is None and same.margin is None
     assert parted.logprobs == pytest.approx(0.5, abs=1e-5) and same.logprobs < 1e-5
 
@@ -198,16 +280,36 @@ def test_difference_sees_a_leak():
         ("p.jsonl", '{"prompt": "a"}\n{"prompt": ', "p.jsonl line 2: not JSON ("),
         ("p.jsonl", "[" * 100_000, "p.jsonl line 1: not JSON ("),
         ("p.jsonl", '\n"a"', 'p.jsonl line 2: expected an object with "prompt" or "messages"'),
-        ("p.jsonl", '{"text": "a"}', 'p.jsonl line 1: expected an object with "prompt" or "messages"'),
+        (
+            "p.jsonl",
+            '{"text": "a"}',
+            'p.jsonl line 1: expected an object with "prompt" or "messages"',
+        ),
         (
             "p.jsonl",
             '{"prompt": "a", "messages": []}',
             'p.jsonl line 1: expected an object with "prompt" or "messages"',
         ),
-        ("p.jsonl", '{"prompt": 5}', "p.jsonl line 1: prompt is 5, expected a string that is not empty"),
-        ("p.jsonl", '{"prompt": ""}', "p.jsonl line 1: prompt is '', expected a string that is not empty"),
-        ("p.jsonl", '{"messages": []}', "p.jsonl line 1: messages is empty, expected at least one message"),
-        ("p.jsonl", '{"messages": [{"role": "user"}]}', "p.jsonl line 1: messages[0] has no 'content'"),
+        (
+            "p.jsonl",
+            '{"prompt": 5}',
+            "p.jsonl line 1: prompt is 5, expected a string that is not empty",
+        ),
+        (
+            "p.jsonl",
+            '{"prompt": ""}',
+            "p.jsonl line 1: prompt is '', expected a string that is not empty",
+        ),
+        (
+            "p.jsonl",
+            '{"messages": []}',
+            "p.jsonl line 1: messages is empty, expected at least one message",
+        ),
+        (
+            "p.jsonl",
+            '{"messages": [{"role": "user"}]}',
+            "p.jsonl line 1: messages[0] has no 'content'",
+        ),
     ],
 )
 def test_a_malformed_file_is_named_with_its_line(run, model, name, content, complaint):
@@ -217,18 +319,27 @@ def test_a_malformed_file_is_named_with_its_line(run, model, name, content, comp
 
 def test_files_that_cannot_be_read(run, model, tmp_path):
     assert (
-        refused(run, "generate", "--model", model, "none.txt") == "none.txt: can't be read (No such file or directory)"
+        refused(run, "generate", "--model", model, "none.txt")
+        == "none.txt: can't be read (No such file or directory)"
     )
     (tmp_path / "folder.txt").mkdir()
-    assert refused(run, "generate", "--model", model, "folder.txt") == "folder.txt: can't be read (Is a directory)"
+    assert (
+        refused(run, "generate", "--model", model, "folder.txt")
+        == "folder.txt: can't be read (Is a directory)"
+    )
     (tmp_path / "latin.txt").write_bytes("good\ncaf\xe9\n".encode("latin-1"))
-    assert refused(run, "generate", "--model", model, "latin.txt") == "latin.txt line 2: not UTF-8 text (byte 0xe9)"
+    assert (
+        refused(run, "generate", "--model", model, "latin.txt")
+        == "latin.txt line 2: not UTF-8 text (byte 0xe9)"
+    )
 
 
 def test_prompts_that_do_not_fit(run, model):
     write("p.txt", "short\n" + "long " * 100)
     complaint = refused(run, "generate", "--model", model, "p.txt")
-    assert complaint.startswith("p.txt line 2: ") and complaint.endswith("expected 1 to 255 in a context of 256")
+    assert complaint.startswith("p.txt line 2: ") and complaint.endswith(
+        "expected 1 to 255 in a context of 256"
+    )
     write("p.jsonl", '{"messages": [{"role": "user", "content": "a"}]}')
     complaint = refused(run, "generate", "--model", model, "p.jsonl", "--raw")
     assert complaint == "p.jsonl line 1: messages need the chat template, which --raw leaves out"
@@ -237,7 +348,9 @@ def test_prompts_that_do_not_fit(run, model):
 def test_a_checkpoint_without_a_template_needs_raw(run, tmp_path):
     bare = write_small_checkpoint(tmp_path / "bare", template=None)
     write("p.txt", "a\n")
-    assert "no chat template in this checkpoint" in refused(run, "generate", "--model", bare, "p.txt")
+    assert "no chat template in this checkpoint" in refused(
+        run, "generate", "--model", bare, "p.txt"
+    )
     assert run("generate", "--model", bare, "p.txt", "--raw", "--max-new-tokens", 2)[0] == 0
 
 
@@ -246,14 +359,23 @@ def test_a_checkpoint_without_a_template_needs_raw(run, tmp_path):
     [
         (["--temperature", "-1"], "temperature of prompt 0 is -1.0, expected 0 or more"),
         (["--top-p", "1.5"], "top_p of prompt 0 is 1.5, expected 0 to 1"),
-        (["--max-new-tokens", "-3"], "max_new_tokens of prompt 0 is -3, expected a whole number of at least 0"),
+        (
+            ["--max-new-tokens", "-3"],
+            "max_new_tokens of prompt 0 is -3, expected a whole number of at least 0",
+        ),
         (["--slots", "0"], "slots is 0, expected a whole number of at least 1"),
-        (["--strategy", "magic"], "strategy is 'magic', expected one of sequential, static, early-stop, continuous"),
+        (
+            ["--strategy", "magic"],
+            "strategy is 'magic', expected one of sequential, static, early-stop, continuous",
+        ),
         (["--dtype", "int8"], "dtype is 'int8', expected one of float32, bfloat16, float16"),
         (["--device", "abacus"], "device 'abacus' can't be used"),
         (["--temperature", "warm"], "Invalid value for '--temperature'"),
         (["--no-such-option"], "No such option"),
-        (["--output", "nowhere/a.jsonl"], "nowhere/a.jsonl: its folder is not there or not writable"),
+        (
+            ["--output", "nowhere/a.jsonl"],
+            "nowhere/a.jsonl: its folder is not there or not writable",
+        ),
         (["--output", "."], ".: a folder, expected a file to write"),
     ],
 )
@@ -264,7 +386,9 @@ def test_a_wrong_option_is_named(run, model, options, complaint):
 
 def test_a_model_that_is_not_there(run):
     write("p.txt", "a\n")
-    assert refused(run, "generate", "--model", "./nowhere", "p.txt").startswith("no checkpoint './nowhere'")
+    assert refused(run, "generate", "--model", "./nowhere", "p.txt").startswith(
+        "no checkpoint './nowhere'"
+    )
     assert "--model" in refused(run, "generate", "p.txt")
     assert "sing" in refused(run, "sing")
 
@@ -275,7 +399,10 @@ def test_a_failure_that_is_not_the_users_is_one_line_and_status_1(run, model, mo
 
     monkeypatch.setattr(qwenlab, "generate", fail)
     write("p.txt", "a\n")
-    assert refused(run, "generate", "--model", model, "p.txt", status=1) == "RuntimeError: the device fell off"
+    assert (
+        refused(run, "generate", "--model", model, "p.txt", status=1)
+        == "RuntimeError: the device fell off"
+    )
 
 
 def test_without_a_command_the_help_is_shown(run):
@@ -288,7 +415,9 @@ def test_closed_streams_stop_nobody(model, tmp_path, closed):
     """As under cron: what there is no place for is not said, and the answers are still written."""
     (tmp_path / "p.txt").write_text("a\nb\n")
     command = f"'{sys.executable}' -m qwenlab generate --model '{model}' p.txt --max-new-tokens 2"
-    done = subprocess.run(f"{command} --output a.jsonl {closed}", shell=True, cwd=tmp_path, capture_output=True)
+    done = subprocess.run(
+        f"{command} --output a.jsonl {closed}", shell=True, cwd=tmp_path, capture_output=True
+    )
     assert done.returncode == 0 and done.stdout == b"" and b"Error" not in done.stderr
     assert (tmp_path / "a.jsonl").read_text().count("\n") == 2
 
@@ -296,7 +425,17 @@ def test_closed_streams_stop_nobody(model, tmp_path, closed):
 def test_an_answer_that_the_terminal_cannot_write_is_escaped(model, tmp_path):
     """Not an error after all the work: an ASCII terminal, or a Windows one."""
     (tmp_path / "p.txt").write_text("café 👍\n", encoding="utf-8")
-    command = [sys.executable, "-m", "qwenlab", "generate", "--model", model, "p.txt", "--max-new-tokens", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "qwenlab",
+        "generate",
+        "--model",
+        model,
+        "p.txt",
+        "--max-new-tokens",
+        "2",
+    ]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert done.returncode == 0 and "> caf\\xe9 \\U0001f44d\n" in done.stdout
@@ -306,16 +445,25 @@ def test_the_answers_replace_no_pipe_no_link_and_not_the_prompts(run, model, tmp
     write("p.jsonl", '{"prompt": "a"}\n')
     os.mkfifo("pipe")
     arguments = ["generate", "--model", model, "p.jsonl", "--max-new-tokens", 2, "--output"]
-    assert refused(run, *arguments, "pipe") == "pipe: not an ordinary file, expected a file to write"
+    assert (
+        refused(run, *arguments, "pipe") == "pipe: not an ordinary file, expected a file to write"
+    )
     assert stat.S_ISFIFO(os.stat("pipe").st_mode)
-    assert refused(run, *arguments, "./p.jsonl") == "p.jsonl: the file of prompts, expected another one to write"
+    assert (
+        refused(run, *arguments, "./p.jsonl")
+        == "p.jsonl: the file of prompts, expected another one to write"
+    )
     assert (tmp_path / "p.jsonl").read_text() == '{"prompt": "a"}\n'
     (tmp_path / "link.jsonl").symlink_to("target.jsonl")
     for _ in range(2):  # the target is not there, then it is
         assert run(*arguments, "link.jsonl")[0] == 0
-        assert (tmp_path / "link.jsonl").is_symlink() and (tmp_path / "target.jsonl").read_text().startswith('{"line"')
+        assert (tmp_path / "link.jsonl").is_symlink() and (
+            tmp_path / "target.jsonl"
+        ).read_text().startswith('{"line"')
     for length in (254, 300):  # the first is too long only for the part that is written first
-        assert refused(run, *arguments, "a" * length).endswith("a: can't be written (File name too long)")
+        assert refused(run, *arguments, "a" * length).endswith(
+            "a: can't be written (File name too long)"
+        )
 
 
 def test_an_answer_file_appears_whole_or_not(tmp_path):
@@ -329,7 +477,17 @@ def test_an_answer_file_appears_whole_or_not(tmp_path):
 
 def test_the_installed_command_and_ctrl_c(model, tmp_path):
     (tmp_path / "p.txt").write_text("a\nb\n" * 400)
-    command = [sys.executable, "-m", "qwenlab", "generate", "--model", model, "p.txt", "--strategy", "sequential"]
+    command = [
+        sys.executable,
+        "-m",
+        "qwenlab",
+        "generate",
+        "--model",
+        model,
+        "p.txt",
+        "--strategy",
+        "sequential",
+    ]
     command += ["--max-new-tokens", "200", "--output", "a.jsonl"]
     process = subprocess.Popen(
         command,

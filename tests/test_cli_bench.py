@@ -1,4 +1,5 @@
-"""`qwenlab bench`: a table for people, then one line of JSON for machines, and one line for whatever is wrong."""
+"""`qwenlab bench`: a table for people, then one line of JSON for machines, and one line for
+whatever is wrong."""
 
 import json
 
@@ -26,7 +27,9 @@ def test_a_table_and_then_one_line_of_json(run):
     assert status == 0
     *table, last = out.splitlines()
     found = json.loads(last)
-    assert found["model"] == "tiny" and found["dtype"] == "float32" and found["parameters"] == 545_856
+    assert (
+        found["model"] == "tiny" and found["dtype"] == "float32" and found["parameters"] == 545_856
+    )
     assert (found["prompt_tokens"], found["new_tokens"], found["repeats"]) == (4, 3, 2)
     assert [point["batch_size"] for point in found["points"]] == [1, 3]
     assert all(point["step_s"]["low"] > 0 for point in found["points"])
@@ -46,21 +49,38 @@ def test_several_dtypes_are_measured_one_after_the_other(run):
     lines = out.splitlines()
     found = [json.loads(line) for line in lines if line.startswith("{")]
     assert status == 0 and [sweep["dtype"] for sweep in found] == ["float32", "bfloat16"]
-    assert lines[len(lines) // 2 - 1].startswith("{") and lines[-1].startswith("{")  # a table, its line, the next
-    assert [line.split()[3] for line in lines if " parameters in " in line] == ["float32,", "bfloat16,"]
+    assert lines[len(lines) // 2 - 1].startswith("{") and lines[-1].startswith(
+        "{"
+    )  # a table, its line, the next
+    assert [line.split()[3] for line in lines if " parameters in " in line] == [
+        "float32,",
+        "bfloat16,",
+    ]
 
 
 def test_help_names_every_option(run):
     status, out, _ = run("--help")
     assert status == 0
-    for name in ("model", "batch", "prompt-tokens", "new-tokens", "repeats", "threads", "dtype", "device"):
+    for name in (
+        "model",
+        "batch",
+        "prompt-tokens",
+        "new-tokens",
+        "repeats",
+        "threads",
+        "dtype",
+        "device",
+    ):
         assert f"--{name}" in out
 
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--batch", "1,two"], "--batch is '1,two', expected whole numbers with commas, as in 1,2,4,8"),
+        (
+            ["--batch", "1,two"],
+            "--batch is '1,two', expected whole numbers with commas, as in 1,2,4,8",
+        ),
         (["--batch", ""], "--batch is '', expected whole numbers with commas, as in 1,2,4,8"),
         (["--batch", "0"], "a batch size is 0, expected a whole number of at least 1"),
         (["--batch", "2,2"], "batch_sizes is [2, 2], expected at least one size and none twice"),
@@ -70,7 +90,10 @@ def test_help_names_every_option(run):
         (["--repeats", "0"], "repeats is 0, expected a whole number of at least 1"),
         (["--threads", "0"], "--threads is 0, expected a whole number of at least 1"),
         (["--dtype", "int8"], "dtype is 'int8', expected one of float32, bfloat16, float16"),
-        (["--dtype", "float32,int8"], "dtype is 'int8', expected one of float32, bfloat16, float16"),
+        (
+            ["--dtype", "float32,int8"],
+            "dtype is 'int8', expected one of float32, bfloat16, float16",
+        ),
         (["--device", "abacus"], "device 'abacus' can't be used"),
         (["--model", "./nowhere"], "no checkpoint './nowhere'"),
         (["--repeats", "often"], "--repeats"),

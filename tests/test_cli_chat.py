@@ -26,7 +26,9 @@ def piped(capsys, monkeypatch):
     """Runs the command on the bytes of a pipe; returns its status, stdout and stderr."""
 
     def run(given, *arguments):
-        monkeypatch.setattr(sys, "stdin", None if given is None else io.TextIOWrapper(io.BytesIO(given)))
+        monkeypatch.setattr(
+            sys, "stdin", None if given is None else io.TextIOWrapper(io.BytesIO(given))
+        )
         with pytest.raises(SystemExit) as end:
             main(["chat", *map(str, arguments)])
         return end.value.code, *capsys.readouterr()
@@ -107,14 +109,28 @@ def endless(tmp_path):
 
 
 def test_a_pipe_gives_an_answer_a_line_and_no_prompts(piped):
-    code, out, err = piped("\ufeff12+5=?\r\n\n  \n/reset\n12+5=?".encode(), "--model", "tiny", "--device", "cpu")
+    code, out, err = piped(
+        "\ufeff12+5=?\r\n\n  \n/reset\n12+5=?".encode(), "--model", "tiny", "--device", "cpu"
+    )
     assert (code, out) == (0, ANSWER * 2)
     assert err == "qwenlab: tiny, float32 on cpu, 1 thread\n"
 
 
 def test_lines_are_turns_of_one_conversation(piped, tmp_path):
     path = str(write_small_checkpoint(tmp_path / "small"))
-    options = ["--system", "Be brief.", "--no-thinking", "--temperature", 1, "--seed", 3, "--top-k", 40, "--top-p", 0.9]
+    options = [
+        "--system",
+        "Be brief.",
+        "--no-thinking",
+        "--temperature",
+        1,
+        "--seed",
+        3,
+        "--top-k",
+        40,
+        "--top-p",
+        0.9,
+    ]
     code, out, err = piped("a\né\n".encode(), "--model", path, "--max-new-tokens", 7, *options)
     chat = qwenlab.Chat(
         *qwenlab.load(path),
@@ -137,7 +153,14 @@ def test_lines_are_turns_of_one_conversation(piped, tmp_path):
 def test_help_names_the_options(piped):
     code, out, _ = piped(b"", "--help")
     assert code == 0
-    for option in ("--model", "--thinking", "--no-thinking", "--system", "--max-new-tokens", "--temperature"):
+    for option in (
+        "--model",
+        "--thinking",
+        "--no-thinking",
+        "--system",
+        "--max-new-tokens",
+        "--temperature",
+    ):
         assert option in out
 
 
@@ -152,7 +175,11 @@ def test_nothing_to_say(piped, given):
         (b"a\nb\xe9\n", [], "standard input line 2: not UTF-8 text (byte 0xe9)"),
         (b"a" * 5000, [], "conversation 0 would hold 50"),
         (b"", ["--temperature", "-1"], "temperature of the chat is -1.0, expected 0 or more"),
-        (b"", ["--max-new-tokens", "0"], "max_new_tokens of the chat is 0, expected a whole number of at least 1"),
+        (
+            b"",
+            ["--max-new-tokens", "0"],
+            "max_new_tokens of the chat is 0, expected a whole number of at least 1",
+        ),
         (b"", ["--model", "./nowhere"], "no checkpoint './nowhere'"),
         (b"", ["--slots", "2"], "No such option"),
     ],
@@ -176,7 +203,9 @@ def test_at_a_terminal(at_terminal):
     screen.press("\n")
     assert screen.until("> ") == "\n> "
     screen.press("12+5=?\n")
-    expected = "12+5=?\n" + ANSWER.replace("<think>", "\x1b[2m<think>").replace("</think>", "</think>\x1b[0m")
+    expected = "12+5=?\n" + ANSWER.replace("<think>", "\x1b[2m<think>").replace(
+        "</think>", "</think>\x1b[0m"
+    )
     assert screen.until("> ") == expected + "> "
     screen.press("a" * 4090 + "\n")
     assert "\nqwenlab: conversation 0 would hold " in screen.until("> ").split("a" * 9)[-1]
@@ -202,14 +231,25 @@ def test_ctrl_c_ends_the_answer_then_the_talk(at_terminal, endless):
         assert "\x1b[2m" not in screen.until("\n> ")
     screen.press("half a line")
     screen.until("half a line")
-    time.sleep(0.1)  # Python's input() overlooks a signal between showing what was typed and waiting for more
+    time.sleep(
+        0.1
+    )  # Python's input() overlooks a signal between showing what was typed and waiting for more
     screen.press("\x03")
     assert screen.end() == 0
     assert not re.search(b"Traceback|Error|interrupted", screen.shown)
 
 
 def test_ctrl_c_ends_a_pipe(endless):
-    command = [sys.executable, "-m", "qwenlab", "chat", "--model", str(endless), "--max-new-tokens", "900000"]
+    command = [
+        sys.executable,
+        "-m",
+        "qwenlab",
+        "chat",
+        "--model",
+        str(endless),
+        "--max-new-tokens",
+        "900000",
+    ]
     pipes = {stream: subprocess.PIPE for stream in ("stdin", "stdout", "stderr")}
     process = subprocess.Popen(command, preexec_fn=hear_ctrl_c, **pipes)
     process.stdin.write(b"a\nb\n")
@@ -217,15 +257,23 @@ def test_ctrl_c_ends_a_pipe(endless):
     assert len(process.stdout.read(20)) == 20  # shown as it comes
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and err.splitlines()[-1] == b"qwenlab: interrupted" and b"Traceback" not in err
+    assert (
+        process.returncode == 130
+        and err.splitlines()[-1] == b"qwenlab: interrupted"
+        and b"Traceback" not in err
+    )
 
 
 def test_thinking_that_the_template_opened_is_dim_from_the_start(capsys, tmp_path):
     from small_tokenizer import TEMPLATE
 
-    opened = TEMPLATE.replace("assistant\\n' }}\n{%- if enable", "assistant\\n<think>\\n' }}\n{%- if enable")
+    opened = TEMPLATE.replace(
+        "assistant\\n' }}\n{%- if enable", "assistant\\n<think>\\n' }}\n{%- if enable"
+    )
     assert opened != TEMPLATE
-    chat = qwenlab.Chat(*qwenlab.load(write_small_checkpoint(tmp_path / "m", opened)), max_new_tokens=9)
+    chat = qwenlab.Chat(
+        *qwenlab.load(write_small_checkpoint(tmp_path / "m", opened)), max_new_tokens=9
+    )
     terminal.answer(chat, "a", True, [])
     (request,) = chat.requests
     assert capsys.readouterr().out == f"\x1b[2m{chat.tokenizer.decode(request.token_ids)}\x1b[0m\n"

@@ -1,4 +1,5 @@
-"""`qwenlab traces` and `qwenlab distill`: from problems to a trained student, killed on the way, or asked wrongly."""
+"""`qwenlab traces` and `qwenlab distill`: from problems to a trained student, killed on the way, or
+asked wrongly."""
 
 import json
 import random
@@ -51,11 +52,29 @@ def test_traces_then_distill(run):
     code, out, err = run("traces", "--model", "tiny", *options, "--output", "t")
     assert code == 0 and "tiny, float32 on cpu, 20 problems" in err
     records = [json.loads(line) for line in open("t/traces.jsonl", encoding="utf-8")]
-    assert f"t/traces.jsonl: {len(records)} traces of 20 problems" in out and 15 < len(records) <= 20
-    options = ["--data", "t/traces.jsonl", "--held-out", 4, "--epochs", 2, "--lr", 1e-4, "--output", "d"]
+    assert (
+        f"t/traces.jsonl: {len(records)} traces of 20 problems" in out and 15 < len(records) <= 20
+    )
+    options = [
+        "--data",
+        "t/traces.jsonl",
+        "--held-out",
+        4,
+        "--epochs",
+        2,
+        "--lr",
+        1e-4,
+        "--output",
+        "d",
+    ]
     code, out, err = run("distill", "--model", "tiny-base", *options)
     assert code == 0 and f"tiny-base, float32 on cpu, {len(records)} traces" in err
-    assert "held-out loss: " in out and "(step 0) -> " in out and "pads: " in out and "d/step-00000" in out
+    assert (
+        "held-out loss: " in out
+        and "(step 0) -> " in out
+        and "pads: " in out
+        and "d/step-00000" in out
+    )
     _, tokenizer = qwenlab.load(last_checkpoint("d"))  # a whole checkpoint
     assert tokenizer.chat([{"role": "user", "content": "1+1?"}])
     code, _, err = run("distill", "--model", "tiny-base", *options)  # once more: it is done already
@@ -65,9 +84,22 @@ def test_traces_then_distill(run):
 
 
 def test_a_teacher_s_probabilities(run, data):
-    options = ["--model", "tiny-base", "--data", data, "--epochs", 0.5, "--held-out", 8, "--batch-size", 4]
+    options = [
+        "--model",
+        "tiny-base",
+        "--data",
+        data,
+        "--epochs",
+        0.5,
+        "--held-out",
+        8,
+        "--batch-size",
+        4,
+    ]
     losses = []
-    for number, more in enumerate(([], ["--teacher", "tiny"], ["--teacher", "tiny", "--temperature", 2])):
+    for number, more in enumerate(
+        ([], ["--teacher", "tiny"], ["--teacher", "tiny", "--temperature", 2])
+    ):
         code, out, _ = run("distill", *options, *more, "--output", number)
         assert code == 0
         losses.append(out.partition("held-out loss: ")[2])
@@ -78,7 +110,19 @@ def test_a_teacher_s_probabilities(run, data):
 
 
 def options_of(model, data, folder) -> list[str]:
-    options = ["distill", "--model", model, "--data", data, "--output", str(folder), "--lr", "1e-3", "--seed", "2"]
+    options = [
+        "distill",
+        "--model",
+        model,
+        "--data",
+        data,
+        "--output",
+        str(folder),
+        "--lr",
+        "1e-3",
+        "--seed",
+        "2",
+    ]
     return [*options, "--epochs", "6", "--batch-size", "4", "--micro-batch", "3", "--held-out", "8"]
 
 
@@ -111,7 +155,8 @@ def whole(model, data, tmp_path_factory):
 
 @pytest.mark.parametrize("trial", range(count(2, 20)))
 def test_a_run_killed_at_any_place_ends_with_the_same_weights(model, data, whole, tmp_path, trial):
-    """Killed before an operation on a file, or halfway through writing one; at full count also twice."""
+    """Killed before an operation on a file, or halfway through writing one; at full count also
+    twice."""
     expected, places = whole
     rng, folder = random.Random(trial), tmp_path / "run"
     torn = rng.randrange(1, rng.choice([500, 500_000])) if trial % 2 else None
@@ -122,10 +167,15 @@ def test_a_run_killed_at_any_place_ends_with_the_same_weights(model, data, whole
         left = max(1, left - len(killed.places))
     finish(model, data, folder)
     assert equal(weights(folder), weights(expected))
-    losses = [[json.loads(line)["loss"] for line in (path / "metrics.jsonl").open()] for path in (folder, expected)]
+    losses = [
+        [json.loads(line)["loss"] for line in (path / "metrics.jsonl").open()]
+        for path in (folder, expected)
+    ]
     assert losses[0] == losses[1] and len(losses[0]) == STEPS
     assert len((folder / "metrics.csv").read_text().splitlines()) == STEPS + 1
-    assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in expected.iterdir())
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        path.name for path in expected.iterdir()
+    )
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(model, data, whole, tmp_path):
@@ -135,7 +185,11 @@ def test_ctrl_c_saves_and_says_how_to_go_on(model, data, whole, tmp_path):
     stopped = start(model, data, folder, signal_at=removal, signal_number=signal.SIGINT)
     assert stopped.end() == 130
     err = (tmp_path / "told").read_text()
-    assert "Traceback" not in err and "goes on from there" in err and int(last_checkpoint(folder).name[5:]) >= 8
+    assert (
+        "Traceback" not in err
+        and "goes on from there" in err
+        and int(last_checkpoint(folder).name[5:]) >= 8
+    )
     finish(model, data, folder)
     assert equal(weights(folder), weights(expected))
 
@@ -151,27 +205,55 @@ GOOD = json.dumps({"problem": "1+1?", "message_content": "2"}) + "\n"
         ("", [], "t.jsonl: no trace in it"),
         (GOOD + "{\n", [], "t.jsonl line 2: not JSON"),
         (GOOD + '{"problem": "2"}\n', [], "t.jsonl line 2: message_content is None, expected text"),
-        (GOOD * 9, ["--max-length", 4], "none of 9 traces has a token of its answer within 4 tokens"),
+        (
+            GOOD * 9,
+            ["--max-length", 4],
+            "none of 9 traces has a token of its answer within 4 tokens",
+        ),
         (GOOD * 9, [], "9 traces are of use, expected more than the 64 that are held out"),
-        (GOOD * 9, ["--held-out", 2, "--batch-size", 0], "batch_size is 0, expected a whole number of at least 1"),
-        (GOOD * 9, ["--held-out", 2, "--epochs", "1e300"], "epochs is 1e+300, expected a number above 0"),
+        (
+            GOOD * 9,
+            ["--held-out", 2, "--batch-size", 0],
+            "batch_size is 0, expected a whole number of at least 1",
+        ),
+        (
+            GOOD * 9,
+            ["--held-out", 2, "--epochs", "1e300"],
+            "epochs is 1e+300, expected a number above 0",
+        ),
         (GOOD * 9, ["--held-out", 2, "--lr", "nan"], "lr is nan, expected a number above 0"),
-        (GOOD.replace("}", ', "instruction": 5}'), [], "t.jsonl line 1: instruction is 5, expected text"),
-        (GOOD * 9, ["--held-out", 2, "--teacher", "tiny"], "a teacher's logits need the student's vocabulary: id "),
+        (
+            GOOD.replace("}", ', "instruction": 5}'),
+            [],
+            "t.jsonl line 1: instruction is 5, expected text",
+        ),
+        (
+            GOOD * 9,
+            ["--held-out", 2, "--teacher", "tiny"],
+            "a teacher's logits need the student's vocabulary: id ",
+        ),
         (GOOD * 9, ["--held-out", 2, "--teacher", "nobody"], "no checkpoint 'nobody'"),
         (GOOD * 9, ["--data", "t.txt"], "t.txt: expected a .json or .jsonl file"),
         (GOOD * 9, ["--data", "none.json"], "none.json: can't be read (No such file or directory)"),
         (GOOD * 9, ["--held-out", 2, "--output", "mine"], "mine: holds files but no run"),
     ],
 )
-def test_wrong_input_is_one_line_and_nothing_is_written(run, model, tmp_path, text, options, message):
+def test_wrong_input_is_one_line_and_nothing_is_written(
+    run, model, tmp_path, text, options, message
+):
     (tmp_path / "t.jsonl").write_text(text)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
-    code, out, err = run("distill", "--model", model, "--data", "t.jsonl", "--output", "d", *options)
+    code, out, err = run(
+        "distill", "--model", model, "--data", "t.jsonl", "--output", "d", *options
+    )
     said = [line for line in err.splitlines() if "traces" not in line.partition(" on cpu")[2]]
-    assert (code, out) == (2, "") and len(said) == 1 and message in said[0] and "Traceback" not in err
-    assert not (tmp_path / "d").exists() and [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+    assert (
+        (code, out) == (2, "") and len(said) == 1 and message in said[0] and "Traceback" not in err
+    )
+    assert not (tmp_path / "d").exists() and [
+        path.name for path in (tmp_path / "mine").iterdir()
+    ] == ["thesis.tex"]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +269,19 @@ def test_wrong_input_is_one_line_and_nothing_is_written(run, model, tmp_path, te
     ],
 )
 def test_wrong_options_of_traces_leave_nothing_so_that_the_right_ones_go_on(run, tmp_path, options):
-    given = ["traces", "--model", "tiny", "--data", "tiny-train", "--limit", 2, "--output", "t", "--temperature", 0]
+    given = [
+        "traces",
+        "--model",
+        "tiny",
+        "--data",
+        "tiny-train",
+        "--limit",
+        2,
+        "--output",
+        "t",
+        "--temperature",
+        0,
+    ]
     code, out, err = run(*given, *options)
     assert (code, out) == (2, "") and f"{options[0][2:].replace('-', '_')} " in err.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
@@ -197,8 +291,12 @@ def test_wrong_options_of_traces_leave_nothing_so_that_the_right_ones_go_on(run,
 
 def test_another_run_s_folder_is_refused(run, data, model, whole):
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
-    code, out, err = run("distill", "--model", model, "--data", data, "--output", whole, "--held-out", 8)
+    code, out, err = run(
+        "distill", "--model", model, "--data", data, "--output", whole, "--held-out", 8
+    )
     assert (code, out) == (2, "") and "holds another run (" in err
-    code, out, err = run("traces", "--model", "tiny", "--data", "tiny-train", "--limit", 3, "--output", whole)
+    code, out, err = run(
+        "traces", "--model", "tiny", "--data", "tiny-train", "--limit", 3, "--output", whole
+    )
     assert (code, out) == (2, "") and "holds another run (" in err
     assert before == {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}

@@ -1,4 +1,5 @@
-"""`qwenlab evaluate` and `qwenlab vote`: tables for people, records in a folder, one line for whatever is wrong."""
+"""`qwenlab evaluate` and `qwenlab vote`: tables for people, records in a folder, one line for
+whatever is wrong."""
 
 import json
 import os
@@ -19,10 +20,18 @@ TINY = ("--model", "tiny", "--data", "tiny-test", "--max-new-tokens", 40)
 def data(tmp_path):
     """Six problems in a file, with subjects and levels."""
     records = [
-        {"problem": p.problem, "answer": p.answer, "subject": "AB"[i % 2], "level": i // 2, "unique_id": f"p{i}"}
+        {
+            "problem": p.problem,
+            "answer": p.answer,
+            "subject": "AB"[i % 2],
+            "level": i // 2,
+            "unique_id": f"p{i}",
+        }
         for i, p in enumerate(load_problems("tiny-test", 6))
     ]
-    return write(str(tmp_path / "six.jsonl"), "".join(json.dumps(record) + "\n" for record in records))
+    return write(
+        str(tmp_path / "six.jsonl"), "".join(json.dumps(record) + "\n" for record in records)
+    )
 
 
 @pytest.fixture(params=["evaluate", "vote"])
@@ -38,11 +47,16 @@ def rows(folder):
 def test_help_names_every_option(run, command):
     code, out, _ = run(command, "--help")
     assert code == 0
-    for option in "model data batch-size strategy samples max-new-tokens temperature top-k top-p seed".split():
+    for option in (
+        "model data batch-size strategy samples max-new-tokens temperature top-k top-p seed".split()
+    ):
         assert f"--{option} " in out
     for option in "no-thinking plain subject level limit output dtype device".split():
         assert f"--{option} " in out
-    default = {"evaluate": ["default: 1]", "default: 0.0]"], "vote": ["default: 8]", "default: 0.9]"]}[command]
+    default = {
+        "evaluate": ["default: 1]", "default: 0.0]"],
+        "vote": ["default: 8]", "default: 0.9]"],
+    }[command]
     assert all(text in out for text in default)
 
 
@@ -55,14 +69,18 @@ def test_evaluate_prints_its_table_and_goes_on(run):
     content = open("run/records.jsonl").read()
     with open("run/records.jsonl", "w") as file:
         file.write(content[: len(content) // 2])
-    code, again, err = run("evaluate", *TINY, "--limit", 9, "--output", "run", "--batch-size", "auto")
+    code, again, err = run(
+        "evaluate", *TINY, "--limit", 9, "--output", "run", "--batch-size", "auto"
+    )
     assert "\nqwenlab: batch size 9: up to " in err
     assert code == 0 and again.splitlines()[0] == out.splitlines()[0] and "batch size 9\n" in again
     assert sorted(row["number"] for row in rows("run")) == list(range(9))
 
 
 def test_vote_prints_its_table(run):
-    code, out, _ = run("vote", *TINY, "--limit", 3, "--samples", 3, "--output", "run", "--strategy", "static")
+    code, out, _ = run(
+        "vote", *TINY, "--limit", 3, "--samples", 3, "--output", "run", "--strategy", "static"
+    )
     assert code == 0 and "accuracy of the vote" in out and "9 to 3 problems" in out
     votes = json.loads(open("run/votes.json").read())
     assert len(votes["votes"]) == 3 and len(rows("run")) == 9
@@ -71,14 +89,35 @@ def test_vote_prints_its_table(run):
 
 
 def test_options_reach_the_run(run, command):
-    options = ["--temperature", 1, "--top-k", 7, "--top-p", 0.8, "--seed", 4, "--samples", 2, "--no-thinking"]
+    options = [
+        "--temperature",
+        1,
+        "--top-k",
+        7,
+        "--top-p",
+        0.8,
+        "--seed",
+        4,
+        "--samples",
+        2,
+        "--no-thinking",
+    ]
     code, _, _ = run(command, *TINY, "--limit", 2, "--output", "run", *options, "--batch-size", 3)
     settings = json.loads(open("run/run.json").read())
-    expected = {"temperature": 1, "top_k": 7, "top_p": 0.8, "seed": 4, "samples": 2, "max_new_tokens": 40}
+    expected = {
+        "temperature": 1,
+        "top_k": 7,
+        "top_p": 0.8,
+        "seed": 4,
+        "samples": 2,
+        "max_new_tokens": 40,
+    }
     assert code == 0 and expected.items() <= settings.items()
     assert settings["thinking"] is False and settings["plain"] is False
     assert "</think>" in rows("run")[0]["prompt"]
-    code, _, _ = run(command, *TINY, "--limit", 1, "--output", "plain", "--plain", "--dtype", "bfloat16")
+    code, _, _ = run(
+        command, *TINY, "--limit", 1, "--output", "plain", "--plain", "--dtype", "bfloat16"
+    )
     assert code == 0 and rows("plain")[0]["prompt"].startswith("Problem: ")
     assert json.loads(open("plain/run.json").read())["dtype"] == "torch.bfloat16"
 
@@ -95,7 +134,18 @@ def test_options_reach_the_run(run, command):
     ],
 )
 def test_filters(run, data, options, ids):
-    code, _, _ = run("evaluate", "--model", "tiny", "--data", data, "--max-new-tokens", 2, "--output", "o", *options)
+    code, _, _ = run(
+        "evaluate",
+        "--model",
+        "tiny",
+        "--data",
+        data,
+        "--max-new-tokens",
+        2,
+        "--output",
+        "o",
+        *options,
+    )
     assert code == 0 and sorted(row["id"] for row in rows("o")) == ids
 
 
@@ -107,7 +157,10 @@ def test_filters(run, data, options, ids):
         (["--data", "empty.jsonl"], "empty.jsonl: no problem in it"),
         (["--data", "bad.jsonl"], "bad.jsonl line 2: "),
         (["--data", "lacks.jsonl"], "lacks.jsonl line 1: answer is missing"),
-        (["--subject", "Algebra"], "tiny-test: no problem has subject 'Algebra', expected product, "),
+        (
+            ["--subject", "Algebra"],
+            "tiny-test: no problem has subject 'Algebra', expected product, ",
+        ),
         (["--level", "3"], "tiny-test: no problem has level '3', expected none"),
         (["--limit", "0"], "limit"),
         (["--batch-size", "many"], "batch_size is 'many', expected a whole number of at least 1"),
@@ -134,7 +187,9 @@ def test_what_is_wrong_is_said_in_one_line(run, command, options, message, tmp_p
     (tmp_path / "mine").mkdir()
     write("mine/thesis.tex", "x")
     assert message in refused(run, command, "--limit", "2", *map(str, TINY), *options)
-    assert not (tmp_path / "run").exists() and [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+    assert not (tmp_path / "run").exists() and [p.name for p in (tmp_path / "mine").iterdir()] == [
+        "thesis.tex"
+    ]
 
 
 def test_another_run_s_folder_is_refused(run, command):
@@ -147,9 +202,23 @@ def test_another_run_s_folder_is_refused(run, command):
 
 @pytest.mark.parametrize("output", [[], ["--output", "run"]])
 def test_ctrl_c_says_how_to_go_on(tmp_path, output):
-    command = [sys.executable, "-m", "qwenlab", "evaluate", *map(str, TINY), "--batch-size", "4", *output]
+    command = [
+        sys.executable,
+        "-m",
+        "qwenlab",
+        "evaluate",
+        *map(str, TINY),
+        "--batch-size",
+        "4",
+        *output,
+    ]
     process = subprocess.Popen(
-        command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=hear_ctrl_c
+        command,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_ctrl_c,
     )
     assert "1000 problems" in process.stderr.readline()
     while output and not (tmp_path / "run" / "records.jsonl").exists():
@@ -159,5 +228,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, output):
     how = "run: finished answers are saved; run the same command to resume"
     if not output:
         how = "nothing was saved: that needs --output"
-    assert process.returncode == 130 and out == "" and err == f"qwenlab: {how}\nqwenlab: interrupted\n"
+    assert (
+        process.returncode == 130 and out == "" and err == f"qwenlab: {how}\nqwenlab: interrupted\n"
+    )
     assert os.path.exists(tmp_path / "run" / "records.jsonl") == bool(output)

@@ -9,7 +9,18 @@ from small_checkpoint import write_small_checkpoint
 
 from qwenlab.cli import threads
 
-TRAINING = ["--data", "tiny-train", "--lr", 1e-3, "--num-rollouts", 2, "--prompts-per-step", 2, "--batch-size", 4]
+TRAINING = [
+    "--data",
+    "tiny-train",
+    "--lr",
+    1e-3,
+    "--num-rollouts",
+    2,
+    "--prompts-per-step",
+    2,
+    "--batch-size",
+    4,
+]
 TRAINING += ["--max-new-tokens", 8, "--limit", 4, "--output", "run"]
 
 
@@ -42,7 +53,9 @@ def test_the_quicker_number_is_taken_and_both_times_are_shown(run, model):
     write_prompts(3)
     code, _, err = run("generate", "--model", model, "p.txt", "--max-new-tokens", 2)
     line = err.splitlines()[0]
-    found = re.search(r"3 prompts, (\d) threads? \((\S+) ms a step; (\d) threads?: (\S+) ms\)$", line)
+    found = re.search(
+        r"3 prompts, (\d) threads? \((\S+) ms a step; (\d) threads?: (\S+) ms\)$", line
+    )
     assert code == 0 and found, line
     number, ours, other, theirs = map(float, found.groups())
     assert {number, other} == {1, 2} and (ours <= theirs or number == 1)

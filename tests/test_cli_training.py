@@ -22,7 +22,9 @@ def run(capsys, *arguments):
 
 
 def grpo(capsys, tmp_path, *arguments):
-    return run(capsys, "grpo", "--model", "tiny-base", "--output", tmp_path / "run", *SMALL, *arguments)
+    return run(
+        capsys, "grpo", "--model", "tiny-base", "--output", tmp_path / "run", *SMALL, *arguments
+    )
 
 
 def test_a_run_its_summary_and_its_pictures(tmp_path, capsys):
@@ -33,7 +35,9 @@ def test_a_run_its_summary_and_its_pictures(tmp_path, capsys):
     row = next(line.split() for line in out.splitlines() if line.startswith("length"))
     assert row[1:] == [f"{first['length']:.4g}", f"{last['length']:.4g}"]
     model, tokenizer = qwenlab.load(last_checkpoint(tmp_path / "run"))
-    assert model.dtype == torch.float32 and len(model.stop_ids) == 2 and tokenizer.template is not None
+    assert (
+        model.dtype == torch.float32 and len(model.stop_ids) == 2 and tokenizer.template is not None
+    )
     assert (tmp_path / "run" / "metrics.png").read_bytes().startswith(b"\x89PNG")
 
     status, _, err = run(capsys, "plot", tmp_path / "run", "--output", tmp_path / "picture.svg")
@@ -43,24 +47,57 @@ def test_a_run_its_summary_and_its_pictures(tmp_path, capsys):
         status, _, err = run(capsys, "plot", tmp_path / "run", "--output", tmp_path / name)
         assert status == 2 and f"{name}: can't be written" in err and len(err.splitlines()) == 1
 
-    status, out, _ = grpo(capsys, tmp_path, "--data", "tiny-train", "--steps", 3)  # more of the same run
-    assert status == 0 and "3 steps in" in out and read_metrics(tmp_path / "run")[:2] == [first, last]
+    status, out, _ = grpo(
+        capsys, tmp_path, "--data", "tiny-train", "--steps", 3
+    )  # more of the same run
+    assert (
+        status == 0 and "3 steps in" in out and read_metrics(tmp_path / "run")[:2] == [first, last]
+    )
 
 
 def test_options_reach_the_training(tmp_path, capsys, monkeypatch):
     from qwenlab.training import rl
 
     seen = {}
-    monkeypatch.setattr(rl, "grpo", lambda *_, **options: seen.update(options) or [{"step": 0, "seconds": 1.0}])
-    given = ["--steps", 7, "--minutes", 2.5, "--temperature", 0.7, "--clip-ratio", 0.1, "--kl", 0.05, "--updates", 2]
+    monkeypatch.setattr(
+        rl, "grpo", lambda *_, **options: seen.update(options) or [{"step": 0, "seconds": 1.0}]
+    )
+    given = [
+        "--steps",
+        7,
+        "--minutes",
+        2.5,
+        "--temperature",
+        0.7,
+        "--clip-ratio",
+        0.1,
+        "--kl",
+        0.05,
+        "--updates",
+        2,
+    ]
     given += ["--warm-up", 5]
     given += ["--averaging", "fixed", "--no-thinking", "--plain", "--seed", 4, "--save-every", 3]
     (tmp_path / "run").mkdir()
     status, _, _ = grpo(capsys, tmp_path, "--data", "tiny-train", *given)
     assert status == 0
     assert seen == {
-        **{"lr": 1e-3, "num_rollouts": 4, "prompts_per_step": 2, "batch_size": 8, "max_new_tokens": 24, "steps": 7},
-        **{"warm_up": 5, "minutes": 2.5, "temperature": 0.7, "clip_ratio": 0.1, "kl": 0.05, "updates": 2},
+        **{
+            "lr": 1e-3,
+            "num_rollouts": 4,
+            "prompts_per_step": 2,
+            "batch_size": 8,
+            "max_new_tokens": 24,
+            "steps": 7,
+        },
+        **{
+            "warm_up": 5,
+            "minutes": 2.5,
+            "temperature": 0.7,
+            "clip_ratio": 0.1,
+            "kl": 0.05,
+            "updates": 2,
+        },
         **{"averaging": "fixed", "thinking": False, "plain": True, "seed": 4, "save_every": 3},
         **{"folder": tmp_path / "run", "progress": True},
     }
@@ -106,7 +143,9 @@ def test_wrong_options_are_one_line_and_status_2(tmp_path, capsys, given, messag
 
 
 def test_a_problem_that_leaves_no_room_is_named(tmp_path, capsys):
-    (tmp_path / "data.jsonl").write_text(json.dumps({"problem": "1+1 " * 2000, "answer": "2", "unique_id": "long"}))
+    (tmp_path / "data.jsonl").write_text(
+        json.dumps({"problem": "1+1 " * 2000, "answer": "2", "unique_id": "long"})
+    )
     status, _, err = grpo(capsys, tmp_path, "--data", tmp_path / "data.jsonl")
     assert status == 2 and "problem long" in err and not (tmp_path / "run").exists()
 
@@ -114,14 +153,33 @@ def test_a_problem_that_leaves_no_room_is_named(tmp_path, capsys):
 def test_another_run_s_folder_is_left_alone(tmp_path, capsys):
     model = write_small_checkpoint(tmp_path / "model")
     options = ["--data", "tiny-train", "--steps", 1]
-    assert run(capsys, "grpo", "--model", model, "--output", tmp_path / "run", *SMALL, *options)[0] == 0
+    assert (
+        run(capsys, "grpo", "--model", model, "--output", tmp_path / "run", *SMALL, *options)[0]
+        == 0
+    )
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    for changes, name in ((["--seed", 1], "seed"), (["--lr", 1e-4], "lr"), (["--limit", 9], "problems")):
-        status, _, err = run(capsys, "grpo", "--model", model, "--output", tmp_path / "run", *SMALL, *options, *changes)
+    for changes, name in (
+        (["--seed", 1], "seed"),
+        (["--lr", 1e-4], "lr"),
+        (["--limit", 9], "problems"),
+    ):
+        status, _, err = run(
+            capsys,
+            "grpo",
+            "--model",
+            model,
+            "--output",
+            tmp_path / "run",
+            *SMALL,
+            *options,
+            *changes,
+        )
         assert status == 2 and f"holds another run ({name} is" in err
     status, _, err = grpo(capsys, tmp_path, *options)  # another model
     assert status == 2 and "holds another run (model is" in err
-    assert before == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert before == {
+        path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
+    }
 
 
 def test_nothing_to_draw(tmp_path, capsys):

@@ -1,4 +1,5 @@
-"""teach.curve: medians and spread on log axes, as light SVG with its numbers beneath, and as a figure."""
+"""teach.curve: medians and spread on log axes, as light SVG with its numbers beneath, and as a
+figure."""
 
 import re
 from types import SimpleNamespace
@@ -35,10 +36,24 @@ def test_the_numbers_are_behind_the_picture():
 def test_values_stand_at_the_points_and_series_differ_without_colour():
     picture = curve(SERIES, x="rows", y="tokens/s")
     words = [text.text for text in soup(picture).svg.find_all("text")]
-    for label in ("340", "600", "1,100", "900", "7,200", "measured", "roofline", "rows", "tokens/s"):
+    for label in (
+        "340",
+        "600",
+        "1,100",
+        "900",
+        "7,200",
+        "measured",
+        "roofline",
+        "rows",
+        "tokens/s",
+    ):
         assert label in words
     lines = [bar.lines[0] for bar in picture.figure().axes[0].containers]
-    assert len({line.get_marker() for line in lines}) == len({line.get_linestyle() for line in lines}) == 2
+    assert (
+        len({line.get_marker() for line in lines})
+        == len({line.get_linestyle() for line in lines})
+        == 2
+    )
     some = [text.text for text in soup(curve(SERIES, labels=["measured"])).svg.find_all("text")]
     assert "340" in some and "7,200" not in some
 
@@ -55,7 +70,11 @@ def test_the_spread_is_drawn_where_there_is_one():
     measured, roofline = curve(SERIES).figure().axes[0].containers
     assert measured.has_yerr and not roofline.has_yerr
     segments = measured.lines[2][0].get_segments()
-    assert [sorted(segment[:, 1].tolist()) for segment in segments] == [[300, 350], [500, 650], [1000, 1200]]
+    assert [sorted(segment[:, 1].tolist()) for segment in segments] == [
+        [300, 350],
+        [500, 650],
+        [1000, 1200],
+    ]
 
 
 @pytest.mark.parametrize("log", ["xy", "x", "y", ""])
@@ -75,7 +94,12 @@ def test_it_follows_the_theme_and_disturbs_nothing_else():
     svg = re.search(r"<svg.*</svg>", body)[0]
     assert not re.findall(r":\s*#[0-9a-f]{3,6}", svg)
     assert "var(--qwl-curve-0)" in svg and "var(--qwl-muted)" in svg
-    assert "<style" not in svg and "clip-path" not in svg and "font-family" not in svg and "<b>" not in body
+    assert (
+        "<style" not in svg
+        and "clip-path" not in svg
+        and "font-family" not in svg
+        and "<b>" not in body
+    )
     assert len(body) < 12_000
     assert body == curve(SERIES, title="<b>").body  # the same each time
 
@@ -83,7 +107,10 @@ def test_it_follows_the_theme_and_disturbs_nothing_else():
 def test_a_marker_has_one_look_in_the_whole_page():
     """The ids of markers repeat from picture to picture, so the same id must mean the same drawing."""
     pictures = [curve(SERIES), curve(SERIES, log=""), curve(dict(reversed(SERIES.items())))]
-    looks = re.findall(r'<path id="(\w+)" d="([^"]*)" style="([^"]*)"', "".join(picture.body for picture in pictures))
+    looks = re.findall(
+        r'<path id="(\w+)" d="([^"]*)" style="([^"]*)"',
+        "".join(picture.body for picture in pictures),
+    )
     assert len({name for name, *_ in looks}) == len(set(looks)) > 4
 
 
@@ -127,6 +154,8 @@ def test_inside_explore_no_figure_stays_open(monkeypatch):
 @pytest.mark.parametrize("theme", [palette.LIGHT, palette.DARK], ids=["light", "dark"])
 def test_every_line_and_its_labels_can_be_read(theme):
     for i in range(4):
-        low, high = sorted((palette.luminance(theme[f"curve-{i}"]), palette.luminance(theme["paper"])))
+        low, high = sorted(
+            (palette.luminance(theme[f"curve-{i}"]), palette.luminance(theme["paper"]))
+        )
         assert (high + 0.05) / (low + 0.05) >= 4.5
     assert "var(--qwl-curve-0)" in curve(SERIES).body

@@ -1,4 +1,5 @@
-"""The gated delta rule: token by token, in chunks and in PyTorch's plainest words; convolution, decay, pads."""
+"""The gated delta rule: token by token, in chunks and in PyTorch's plainest words; convolution,
+decay, pads."""
 
 import itertools
 
@@ -57,13 +58,15 @@ def test_chunks_equal_steps(tokens, chunk):
 
 @pytest.mark.parametrize("strongest", [0.0, 0.01, 20.0, 300.0, 5000.0])
 def test_chunks_equal_steps_however_fast_a_head_forgets(strongest):
-    """The exponents' sums go far below what exp can hold, and their differences must not lose the small decays."""
+    """The exponents' sums go far below what exp can hold, and their differences must not lose the
+    small decays."""
     arguments = heads(130, strongest=strongest)
     assert close(delta_chunks(*arguments), delta_steps(*arguments))
 
 
 def test_beta_at_its_ends_and_no_decay():
-    """beta 0 writes nothing; beta 1 with no decay stores a value for good: asked for its key, S gives it back."""
+    """beta 0 writes nothing; beta 1 with no decay stores a value for good: asked for its key, S
+    gives it back."""
     q, k, v, g, _, memory = heads(20)
     zero = torch.zeros_like(g)
     assert torch.equal(delta_chunks(q, k, v, zero, zero, memory)[1], memory)

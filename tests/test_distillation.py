@@ -1,4 +1,5 @@
-"""Distillation: the loss counts answers only, however a batch is cut, and a run that broke off ends as a whole one."""
+"""Distillation: the loss counts answers only, however a batch is cut, and a run that broke off ends
+as a whole one."""
 
 import copy
 import json
@@ -29,7 +30,8 @@ STOP, PAD = 300, 301  # PAD ends answers too
 
 @pytest.mark.parametrize("end", [STOP, PAD])
 def test_exactly_the_answer_and_its_stop_count(end):
-    """Prompt 1 2, answer 3 4 and a stop id, which may be the pad's: three places, with pads behind them or not."""
+    """Prompt 1 2, answer 3 4 and a stop id, which may be the pad's: three places, with pads behind
+    them or not."""
     row, longer = Row([1, 2, 3, 4, end], 2), Row([1] * 8 + [2], 8)
     input_ids, mask, wanted = rectangle([row, longer], PAD)
     assert input_ids[0].tolist() == [1, 2, 3, 4, end] + [PAD] * 4
@@ -59,11 +61,16 @@ class Table(torch.nn.Module):
 def table():
     """Behind 0 comes 1 with probability e^-4, and surely 3 behind 2 and 3."""
     unlikely = torch.exp(torch.tensor(-4.0))
-    return torch.tensor([[1 - unlikely, unlikely, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 1]]).log().clamp(min=-99)
+    return (
+        torch.tensor([[1 - unlikely, unlikely, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 1]])
+        .log()
+        .clamp(min=-99)
+    )
 
 
 def test_every_token_counts_the_same_however_a_batch_is_cut():
-    """One token with loss 4 beside three with loss 0: 1.0, where the mean of the two micro-batches' means is 2.0."""
+    """One token with loss 4 beside three with loss 0: 1.0, where the mean of the two micro-batches'
+    means is 2.0."""
     one, three = Row([0, 1], 1), Row([2, 3, 3, 3], 1)
     gradients = []
     for parts in ([[one], [three]], [[three], [one]], [[one, three]]):
@@ -128,12 +135,17 @@ def test_the_gradient_is_that_of_the_rows_one_by_one(model, taught, monkeypatch)
             if size == 3:  # and the logits in pieces of seven places
                 monkeypatch.setattr(training, "LOGITS", 7 * model.config.vocab_size)
                 monkeypatch.setattr(distillation, "LOGITS", 7 * model.config.vocab_size)
-            same(gradients_of(model, [rows[i : i + size] for i in range(0, 6, size)], **options), expected)
+            same(
+                gradients_of(model, [rows[i : i + size] for i in range(0, 6, size)], **options),
+                expected,
+            )
         monkeypatch.undo()
         same(gradients_of(model, [rows[:1], rows[1:5], rows[5:]], **options), expected)
         if not options:
             with torch.no_grad():
-                assert mean_loss(model, [rows[:4], rows[4:]], PAD) == pytest.approx(expected[0], rel=1e-5)
+                assert mean_loss(model, [rows[:4], rows[4:]], PAD) == pytest.approx(
+                    expected[0], rel=1e-5
+                )
 
 
 def test_one_s_own_probabilities_have_nothing_to_teach(dense):
@@ -174,7 +186,9 @@ def test_batches_are_of_one_length_and_in_random_order():
 def traces(tmp_path_factory):
     model, tokenizer = qwenlab.load("tiny", device="cpu")
     problems = load_problems("tiny-train", limit=count(300, 1000))
-    return make_traces(model, tokenizer, problems, tmp_path_factory.mktemp("t") / "run", max_new_tokens=128)
+    return make_traces(
+        model, tokenizer, problems, tmp_path_factory.mktemp("t") / "run", max_new_tokens=128
+    )
 
 
 def student(**options):
@@ -194,7 +208,9 @@ def test_a_few_steps_lower_the_held_out_loss(traces, taught, tmp_path):
     model, tokenizer = student()
     options, share = {"epochs": 2, "lr": 6e-4, "batch_size": 16, "folder": tmp_path / "run"}, 0.9
     if taught == "by logits":  # with words in the prompt that both have never seen
-        traces = [replace(trace, problem=replace(trace.problem, instruction=BOXED)) for trace in traces]
+        traces = [
+            replace(trace, problem=replace(trace.problem, instruction=BOXED)) for trace in traces
+        ]
         options, share = options | {"teacher": qwenlab.load("tiny", device="cpu")}, 0.6
     run = distill(model, tokenizer, traces, **options)
     steps = len(run.metrics)
@@ -206,14 +222,18 @@ def test_a_few_steps_lower_the_held_out_loss(traces, taught, tmp_path):
     rates = [record["lr"] for record in run.metrics]
     assert rates[0] < rates[10] < max(rates) <= 6e-4 and 0 < rates[-1] < 6e-5
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["loss"] for line in lines] == [record["loss"] for record in run.metrics]
+    assert [json.loads(line)["loss"] for line in lines] == [
+        record["loss"] for record in run.metrics
+    ]
 
 
 def test_micro_batches_change_nothing_but_rounding(traces):
     after = []
     for micro_batch in (None, 3, 1):
         model, tokenizer = student()
-        distill(model, tokenizer, traces[:60], held_out=4, epochs=0.3, lr=1e-4, micro_batch=micro_batch)
+        distill(
+            model, tokenizer, traces[:60], held_out=4, epochs=0.3, lr=1e-4, micro_batch=micro_batch
+        )
         after.append(weights(model))
     assert not equal(after[0], weights(student()[0]))
     for other in after[1:]:
@@ -221,16 +241,25 @@ def test_micro_batches_change_nothing_but_rounding(traces):
 
 
 def test_dropped_traces_leave_no_mark(traces):
-    """A batch with rows that have no answer token within max_length trains as the other rows alone do."""
+    """A batch with rows that have no answer token within max_length trains as the other rows alone
+    do."""
     tokenizer = student()[1]
-    length = {t.problem.number: len(tokenizer.chat([{"role": "user", "content": t.problem.problem}])) for t in traces}
+    length = {
+        t.problem.number: len(tokenizer.chat([{"role": "user", "content": t.problem.problem}]))
+        for t in traces
+    }
     good = [trace for trace in traces if length[trace.problem.number] < 22]
     both, alone = student()[0], student()[0]
     options = {"held_out": 0, "max_length": 22, "lr": 1e-3}
     run = distill(both, tokenizer, traces, **options)
-    assert run.dropped == [number for number, size in length.items() if size >= 22] != [] and run.losses == {}
+    assert (
+        run.dropped == [number for number, size in length.items() if size >= 22] != []
+        and run.losses == {}
+    )
     assert distill(alone, tokenizer, good, **options).dropped == []
-    assert equal(weights(both), weights(alone)) and all(p.isfinite().all() for p in both.parameters())
+    assert equal(weights(both), weights(alone)) and all(
+        p.isfinite().all() for p in both.parameters()
+    )
 
 
 def test_time_ends_a_run_between_two_steps(traces):
@@ -263,7 +292,9 @@ def test_a_run_that_ended_early_goes_on_to_the_same_weights(traces, tmp_path, mo
     parted = student()[0]
     end = distill(parted, tokenizer, traces[:150], **options, folder=tmp_path / "parts")
     assert len(asked) == 20 + len(whole.metrics) - 14 and equal(weights(parted), weights(model))
-    assert [r["loss"] for r in end.metrics] == [r["loss"] for r in whole.metrics] and end.losses == whole.losses
+    assert [r["loss"] for r in end.metrics] == [
+        r["loss"] for r in whole.metrics
+    ] and end.losses == whole.losses
 
 
 # --- Wrong input -----------------------------------------------------------------------------------------------------
@@ -335,9 +366,13 @@ def test_another_run_s_folder_is_refused(traces, tmp_path):
     for changes, what in (({"lr": 1}, "lr is 1e-05 there, 1 now"), ({"seed": 1}, "problems is")):
         with pytest.raises(RunFolderError, match=f"holds another run.*{what}"):
             distill(student()[0], tokenizer, traces[:40], **options | changes)
-    with pytest.raises(RunFolderError, match=r"holds another run.*model is"):  # the student that was trained already
+    with pytest.raises(
+        RunFolderError, match=r"holds another run.*model is"
+    ):  # the student that was trained already
         distill(model, tokenizer, traces[:40], **options)
-    assert files == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert files == {
+        path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
+    }
 
 
 def test_a_full_disk_is_one_line_and_the_run_goes_on_later(traces, tmp_path, monkeypatch):
@@ -368,7 +403,10 @@ def test_load_traces_then_distill(traces, tmp_path):
     """A file from elsewhere: only problem, thinking and content."""
     file = tmp_path / "elsewhere.json"
     names = ("message_thinking", "message_content")
-    records = [{"problem": t.problem.problem} | dict(zip(names, (t.thinking, t.content), strict=True)) for t in traces]
+    records = [
+        {"problem": t.problem.problem} | dict(zip(names, (t.thinking, t.content), strict=True))
+        for t in traces
+    ]
     file.write_text(json.dumps(records[:30]))
     run = distill(*student(), load_traces(file), held_out=6)
     assert len(run.metrics) == 3 and all(record["loss"] > 0 for record in run.metrics)

@@ -1,4 +1,5 @@
-"""Engine: whoever comes and goes, and whatever the budget, every request is told what it is told alone."""
+"""Engine: whoever comes and goes, and whatever the budget, every request is told what it is told
+alone."""
 
 import gc
 import random
@@ -40,9 +41,14 @@ def check_seats(engine):
         assert state is None or int(state.lengths.sum()) <= engine.token_budget
     numbers = [r.arrival for r in running] + [r.arrival for r in scheduler.waiting]
     assert len(set(numbers)) == len(numbers)
-    if scheduler.waiting:  # fair: whoever waits came after all who have a slot, and the line is in order
+    if (
+        scheduler.waiting
+    ):  # fair: whoever waits came after all who have a slot, and the line is in order
         line = [r.arrival for r in scheduler.waiting]
-        assert line == sorted(line) and max((r.arrival for r in running if not r.finish_reason), default=-1) < line[0]
+        assert (
+            line == sorted(line)
+            and max((r.arrival for r in running if not r.finish_reason), default=-1) < line[0]
+        )
 
 
 def check_empty(engine):
@@ -73,7 +79,9 @@ class Workload:
             for _ in self.prompts
         ]
         longest = max(map(len, self.prompts))
-        self.budget = rng.choice([None, longest + rng.randint(1, 20), longest + rng.randint(20, 150)])
+        self.budget = rng.choice(
+            [None, longest + rng.randint(1, 20), longest + rng.randint(20, 150)]
+        )
         self.engine = qwenlab.Engine(model, rng.randint(1, 8), self.budget, rng.randint(1, 32))
         self.arrivals = sorted(rng.randint(0, 40) for _ in self.prompts)
         self.cancels = [rng.randint(0, 60) if rng.random() < 0.2 else NEVER for _ in self.prompts]
@@ -103,27 +111,40 @@ class Workload:
             if request.finish_reason == "cancelled":
                 ids = len(request.token_ids)
                 assert request.token_ids == expected.token_ids[:ids]
-                assert request.logprobs == pytest.approx(expected.logprobs[: len(request.logprobs)], abs=1e-4)
+                assert request.logprobs == pytest.approx(
+                    expected.logprobs[: len(request.logprobs)], abs=1e-4
+                )
             else:
                 assert request.token_ids == expected.token_ids
-                assert (request.finish_reason, request.stop_id) == (expected.finish_reason, expected.stop_id)
+                assert (request.finish_reason, request.stop_id) == (
+                    expected.finish_reason,
+                    expected.stop_id,
+                )
                 assert request.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("block", range(count(2, 50)))
 def test_random_workloads(name, block, monkeypatch):
-    """500 of them, half on each family: ids, ends and log-probabilities as alone; no budget exceeded, no slot lost."""
+    """500 of them, half on each family: ids, ends and log-probabilities as alone; no budget
+    exceeded, no slot lost."""
     if block % 2:
-        monkeypatch.setattr(attention, "WORTH_A_PART", 2**12)  # attention in parts, small as these models are
-    preempted = sum(Workload(family(name), random.Random(seed)).run() for seed in range(5 * block, 5 * block + 5))
+        monkeypatch.setattr(
+            attention, "WORTH_A_PART", 2**12
+        )  # attention in parts, small as these models are
+    preempted = sum(
+        Workload(family(name), random.Random(seed)).run()
+        for seed in range(5 * block, 5 * block + 5)
+    )
     assert preempted > 0 or block, "the seeds must give budgets that force somebody out"
 
 
 def test_the_row_alone_is_the_slow_obvious_path(model):
     """What the workloads compare with, once compared with the whole row read again for every token."""
     for prompt in random_prompts(random.Random(3), 3, 30):
-        assert alone(model, prompt, max_new_tokens=6, stop=()).token_ids == alone_greedy(model, prompt, 6)
+        assert alone(model, prompt, max_new_tokens=6, stop=()).token_ids == alone_greedy(
+            model, prompt, 6
+        )
 
 
 def test_a_long_prompt_does_not_stall_the_others(model):
@@ -136,7 +157,9 @@ def test_a_long_prompt_does_not_stall_the_others(model):
     while not long.token_ids:
         engine.step()
         said.append(len(short.token_ids))
-    assert said == list(range(2, 10))  # eight chunks of at most 8 tokens, a token of the short one with each
+    assert said == list(
+        range(2, 10)
+    )  # eight chunks of at most 8 tokens, a token of the short one with each
     engine.run()
     assert long.token_ids == alone_greedy(model, list(range(60)), 3)
     assert short.token_ids == alone_greedy(model, [1, 2], 20)
@@ -167,7 +190,10 @@ def test_case_16_one_joins_as_the_last_leaves(model):
 
 def test_case_18_a_slot_that_is_used_again_is_clean(model):
     engine = qwenlab.Engine(model, slots=1)
-    asked = [engine.submit(prompt, max_new_tokens=6, stop=()) for prompt in ([7, 7, 9, 4], [9, 2], [7, 7, 9, 4])]
+    asked = [
+        engine.submit(prompt, max_new_tokens=6, stop=())
+        for prompt in ([7, 7, 9, 4], [9, 2], [7, 7, 9, 4])
+    ]
     engine.run()
     assert asked[0].token_ids == asked[2].token_ids == alone_greedy(model, [7, 7, 9, 4], 6)
     assert asked[0].logprobs == asked[2].logprobs
@@ -177,13 +203,19 @@ def test_case_19_what_can_never_fit_is_refused_at_once(model):
     engine = qwenlab.Engine(model, token_budget=64)
     fits = engine.submit(list(range(63)), stop=())
     for length in (64, 65, 500):
-        with pytest.raises(ValueError, match=f"has {length} tokens: no room for a new one in a token_budget of 64"):
+        with pytest.raises(
+            ValueError, match=f"has {length} tokens: no room for a new one in a token_budget of 64"
+        ):
             engine.submit([1] * length)
     short = engine.submit([1, 2], max_new_tokens=3, stop=())
     engine.run()
-    assert fits.token_ids == alone_greedy(model, list(range(63)), 1) and fits.finish_reason == "length"
+    assert (
+        fits.token_ids == alone_greedy(model, list(range(63)), 1) and fits.finish_reason == "length"
+    )
     assert short.token_ids == alone_greedy(model, [1, 2], 3)
-    with pytest.raises(ValueError, match="has 600 tokens: no room for a new one in a context of 512"):
+    with pytest.raises(
+        ValueError, match="has 600 tokens: no room for a new one in a context of 512"
+    ):
         qwenlab.Engine(model, token_budget=10_000).submit([1] * 600)
 
 
@@ -191,7 +223,9 @@ def test_the_youngest_gives_way_and_goes_on_where_it_was(model):
     """Its random numbers and log-probabilities too go on; the older one never notices."""
     options = {"max_new_tokens": 12, "stop": (), "temperature": 1.0}
     engine = qwenlab.Engine(model, slots=3, token_budget=40)
-    old, young = (engine.submit(list(range(10 * i, 10 * i + 10)), seed=i, **options) for i in (1, 2))
+    old, young = (
+        engine.submit(list(range(10 * i, 10 * i + 10)), seed=i, **options) for i in (1, 2)
+    )
     lost = None
     while engine.has_unfinished():
         engine.step()
@@ -224,7 +258,11 @@ def test_cancelling_frees_the_slot_at_the_next_step(model):
     engine.step(), engine.step()
     engine.cancel(first)
     engine.cancel(second)  # still in line
-    assert (first.finish_reason, second.finish_reason, second.token_ids) == ("cancelled", "cancelled", [])
+    assert (first.finish_reason, second.finish_reason, second.token_ids) == (
+        "cancelled",
+        "cancelled",
+        [],
+    )
     engine.step()
     assert third.slot == 0 and len(third.token_ids) == 1
     engine.run()
@@ -244,11 +282,21 @@ def test_a_callback_that_raises_ends_its_own_request_only(model):
         heard = []
         with pytest.warns(UserWarning, match="request 1: its on_token raised KeyError: 'mine'"):
             result = qwenlab.generate(
-                model, [[1], [2], [3]], max_new_tokens=4, stop=(), on_token=on_token, strategy=strategy
+                model,
+                [[1], [2], [3]],
+                max_new_tokens=4,
+                stop=(),
+                on_token=on_token,
+                strategy=strategy,
             )
         assert [r.finish_reason for r in result] == ["length", "error", "length"]
-        assert result[1].error == "request 1: its on_token raised KeyError: 'mine'" and result[0].error is None
-        assert result.token_ids == [alone_greedy(model, [i + 1], 2 if i == 1 else 4) for i in range(3)]
+        assert (
+            result[1].error == "request 1: its on_token raised KeyError: 'mine'"
+            and result[0].error is None
+        )
+        assert result.token_ids == [
+            alone_greedy(model, [i + 1], 2 if i == 1 else 4) for i in range(3)
+        ]
 
 
 def test_a_callback_may_cancel_and_submit(dense):
@@ -270,7 +318,8 @@ def test_a_callback_may_cancel_and_submit(dense):
 @pytest.mark.parametrize("how", ["step", "run", "stream"])
 @pytest.mark.parametrize("where", ["on_token", "sampler"])
 def test_a_step_within_a_step_is_refused_and_changes_nobody_s_answer(model, where, how):
-    """From a callback the request that has it ends with "error"; from a sampler the step breaks off."""
+    """From a callback the request that has it ends with "error"; from a sampler the step breaks
+    off."""
 
     def again():
         if tried:
@@ -293,12 +342,15 @@ def test_a_step_within_a_step_is_refused_and_changes_nobody_s_answer(model, wher
     other = engine.submit([3], max_new_tokens=4, stop=())
     refusal = "step was called from within a step of the same engine"
     if where == "on_token":
-        with pytest.warns(UserWarning, match=f"request 0: its on_token raised ValueError: {refusal}"):
+        with pytest.warns(
+            UserWarning, match=f"request 0: its on_token raised ValueError: {refusal}"
+        ):
             engine.run()
         assert own.finish_reason == "error" and own.token_ids == alone_greedy(model, [1, 2], 1)
     else:
         with pytest.raises(
-            ValueError, match=f"^{refusal}.*sampler may submit and cancel, but not step, run or stream$"
+            ValueError,
+            match=f"^{refusal}.*sampler may submit and cancel, but not step, run or stream$",
         ):
             engine.run()
         engine.run()
@@ -314,11 +366,14 @@ def test_another_engine_s_request_is_refused(dense):
     for _ in range(2):  # while it runs, and after it has ended
         for use in (mine.cancel, mine.stream):
             with pytest.raises(
-                ValueError, match=r"^request 0 is not this engine's: expected one that its submit returned$"
+                ValueError,
+                match=r"^request 0 is not this engine's: expected one that its submit returned$",
             ):
                 use(request)
         yours.run()
-        assert request.finish_reason == "length" and request.token_ids == alone_greedy(dense, [2], 2)
+        assert request.finish_reason == "length" and request.token_ids == alone_greedy(
+            dense, [2], 2
+        )
 
 
 def test_streams_side_by_side(model):
@@ -341,7 +396,13 @@ def test_streams_side_by_side(model):
 def test_nan_ends_the_row_that_has_it_and_says_so(model):
     def broken(q, k, v, mask, scale):
         out = torch.nn.functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=mask is None and q.shape[2] > 1, scale=scale, enable_gqa=True
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            is_causal=mask is None and q.shape[2] > 1,
+            scale=scale,
+            enable_gqa=True,
         )
         if bad:
             out[bad.pop()] = float("nan")
@@ -357,7 +418,10 @@ def test_nan_ends_the_row_that_has_it_and_says_so(model):
     finally:
         model.attention = "sdpa"
     engine.run()
-    assert first.finish_reason == "error" and first.error == "request 0: its logits are NaN after 1 new tokens"
+    assert (
+        first.finish_reason == "error"
+        and first.error == "request 0: its logits are NaN after 1 new tokens"
+    )
     assert (engine.stats.finished, engine.stats.sampled_tokens) == (2, 5)
     assert second.token_ids == alone_greedy(model, [2], 4)
     check_empty(engine)
@@ -374,7 +438,10 @@ def test_a_step_that_breaks_off_costs_time_only(model, at):
 
     rng, passes = random.Random(at), []
     prompts = random_prompts(rng, 5, 30)
-    options = [{"max_new_tokens": rng.randint(2, 9), "stop": (), "temperature": 1.0, "seed": i} for i in range(5)]
+    options = [
+        {"max_new_tokens": rng.randint(2, 9), "stop": (), "temperature": 1.0, "seed": i}
+        for i in range(5)
+    ]
     engine = qwenlab.Engine(model, slots=3, chunk=7)
     asked = [engine.submit(prompt, **own) for prompt, own in zip(prompts, options, strict=True)]
     hook = model.model.layers[-1].register_forward_pre_hook(interrupted)
@@ -390,7 +457,8 @@ def test_a_step_that_breaks_off_costs_time_only(model, at):
 
 
 def test_rows_of_the_caller_s_own_state_go_on(model):
-    """What a conversation needs: rows of unequal length keep their place, and earlier turns aren't read again."""
+    """What a conversation needs: rows of unequal length keep their place, and earlier turns aren't
+    read again."""
     from qwenlab.engine.request import SamplingParams, new_request
 
     state, said = model.new_state(4), [[], [], [], []]
@@ -415,7 +483,9 @@ def test_rows_of_the_caller_s_own_state_go_on(model):
             expected = alone_greedy(model, said[request.index], 3 + request.index)
             assert request.token_ids == expected
             said[request.index] += expected
-    assert state.lengths.tolist() == [len(ids) - 1 for ids in said]  # the last id was said, not read
+    assert state.lengths.tolist() == [
+        len(ids) - 1 for ids in said
+    ]  # the last id was said, not read
     assert not state.lengths.is_inference()
 
 
@@ -473,7 +543,10 @@ def test_a_decode_step_moves_and_makes_nothing(model):
         ({"chunk": 0}, "chunk is 0"),
         ({"token_budget": 1}, "token_budget is 1, expected a whole number of at least 2"),
         ({"token_budget": 64, "strategy": "static"}, "token_budget needs finished rows to leave"),
-        ({"strategy": "magic"}, "strategy is 'magic', expected one of sequential, static, early-stop, continuous"),
+        (
+            {"strategy": "magic"},
+            "strategy is 'magic', expected one of sequential, static, early-stop, continuous",
+        ),
     ],
 )
 def test_wrong_engines_are_refused(dense, options, message):
@@ -482,7 +555,8 @@ def test_wrong_engines_are_refused(dense, options, message):
 
 
 def test_soak(dense):
-    """Thousands of short requests through 16 slots: all answers right, and memory flat after the first 500."""
+    """Thousands of short requests through 16 slots: all answers right, and memory flat after the
+    first 500."""
     rng, total = random.Random(0), count(900, 5000)
     kinds = []
     for prompt in random_prompts(rng, 30, 12):

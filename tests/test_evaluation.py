@@ -1,4 +1,5 @@
-"""evaluate: the records are right whatever the batch, a run goes on after anything, and the numbers add up."""
+"""evaluate: the records are right whatever the batch, a run goes on after anything, and the numbers
+add up."""
 
 import json
 import os
@@ -16,7 +17,14 @@ from helpers import count, with_marks
 
 import qwenlab
 from qwenlab.engine.request import make_requests
-from qwenlab.evaluation import answering, evaluate, extract_answer, grade, load_problems, problem_prompts
+from qwenlab.evaluation import (
+    answering,
+    evaluate,
+    extract_answer,
+    grade,
+    load_problems,
+    problem_prompts,
+)
 from qwenlab.evaluation.evaluation import wilson
 from qwenlab.evaluation.problems import Problem
 from qwenlab.run_folder import RunFolder, RunFolderError
@@ -36,13 +44,18 @@ def problems():
 
 def plain(records):
     """Records but for their seconds."""
-    return [{name: value for name, value in record.items() if name != "seconds"} for record in records]
+    return [
+        {name: value for name, value in record.items() if name != "seconds"} for record in records
+    ]
 
 
 def written(folder):
     """The records of the file, in the order of those that `evaluate` returns."""
     with open(folder / "records.jsonl", encoding="utf-8") as file:
-        return sorted((json.loads(line) for line in file), key=lambda record: (record["number"], record["sample"]))
+        return sorted(
+            (json.loads(line) for line in file),
+            key=lambda record: (record["number"], record["sample"]),
+        )
 
 
 # --- The records -----------------------------------------------------------------------------------------------------
@@ -54,41 +67,69 @@ def by_hand(model, tokenizer, problems, samples, seed, **options):
     for problem in problems:
         (prompt,) = problem_prompts(tokenizer, [problem])
         stream = seed * 2**32 + problem.number
-        result = qwenlab.generate(model, [prompt], n=samples, seed=[stream], strategy="sequential", **options)
+        result = qwenlab.generate(
+            model, [prompt], n=samples, seed=[stream], strategy="sequential", **options
+        )
         for sample, request in enumerate(result):
             text = tokenizer.decode(request.token_ids)
             answer = extract_answer(text)
             record = {"id": problem.id, "number": problem.number, "sample": sample}
-            record |= {"prompt": tokenizer.decode(prompt), "text": text, "answer": answer, "gold": problem.answer}
+            record |= {
+                "prompt": tokenizer.decode(prompt),
+                "text": text,
+                "answer": answer,
+                "gold": problem.answer,
+            }
             record |= {"verdict": grade(answer, problem.answer)}
             stopped = request.finish_reason == "stop"
-            record |= {"tokens": len(request.token_ids) + stopped, "finish_reason": request.finish_reason}
+            record |= {
+                "tokens": len(request.token_ids) + stopped,
+                "finish_reason": request.finish_reason,
+            }
             records.append(record)
     return records
 
 
-@pytest.mark.parametrize("options", [{"samples": 1, "temperature": 0.0, "max_new_tokens": 60, "seed": 0}, SAMPLED])
+@pytest.mark.parametrize(
+    "options", [{"samples": 1, "temperature": 0.0, "max_new_tokens": 60, "seed": 0}, SAMPLED]
+)
 def test_every_batch_and_strategy_gives_the_records_of_one_after_the_other(tiny, problems, options):
     expected = by_hand(*tiny, problems[:8], **options)
     assert 0 < sum(record["verdict"] for record in expected) < len(expected)
-    assert {record["finish_reason"] for record in expected} == {"stop", "length"} or options["samples"] == 1
-    ways = [("sequential", 64), ("static", 5), ("early-stop", 7), ("continuous", 6), ("continuous", 64)]
+    assert {record["finish_reason"] for record in expected} == {"stop", "length"} or options[
+        "samples"
+    ] == 1
+    ways = [
+        ("sequential", 64),
+        ("static", 5),
+        ("early-stop", 7),
+        ("continuous", 6),
+        ("continuous", 64),
+    ]
     for strategy, batch_size in ways:
         result = evaluate(*tiny, problems[:8], strategy=strategy, batch_size=batch_size, **options)
         assert plain(result.records) == expected
-        assert list(result.records[0])[-1] == "seconds" and min(r["seconds"] for r in result.records) > 0
+        assert (
+            list(result.records[0])[-1] == "seconds"
+            and min(r["seconds"] for r in result.records) > 0
+        )
 
 
 def test_what_a_problem_says_does_not_depend_on_the_others(tiny, problems):
     every = evaluate(*tiny, problems[:9], **SAMPLED)
     some = evaluate(*tiny, [problems[7], problems[2]], **SAMPLED)
-    assert plain(some.records) == [record for record in plain(every.records) if record["number"] in (2, 7)]
+    assert plain(some.records) == [
+        record for record in plain(every.records) if record["number"] in (2, 7)
+    ]
     other = evaluate(*tiny, problems[:9], **SAMPLED | {"seed": 6})
-    assert [record["text"] for record in other.records] != [record["text"] for record in every.records]
+    assert [record["text"] for record in other.records] != [
+        record["text"] for record in every.records
+    ]
 
 
 class Scripted:
-    """A tokenizer whose answers are written here: it renders every prompt as `before`, and says `said`."""
+    """A tokenizer whose answers are written here: it renders every prompt as `before`, and says
+    `said`."""
 
     def __init__(self, real, before: list[int], said: str):
         self.before, self.said = before, said
@@ -130,7 +171,12 @@ def test_a_user_s_words_open_no_thinking(tiny):
 def test_no_new_token_is_no_answer(tiny, problems):
     result = evaluate(*tiny, problems[:3], max_new_tokens=0, samples=2)
     assert [record["text"] for record in result.records] == [""] * 6
-    assert (result.accuracy, result.cut_off, result.no_answer, result.tokens_per_second) == (0, 1, 1, 0)
+    assert (result.accuracy, result.cut_off, result.no_answer, result.tokens_per_second) == (
+        0,
+        1,
+        1,
+        0,
+    )
 
 
 # --- The summary -----------------------------------------------------------------------------------------------------
@@ -139,7 +185,13 @@ def test_no_new_token_is_no_answer(tiny, problems):
 def test_the_summary_is_what_plain_loops_count(tiny, problems, tmp_path):
     level = {problem.number: problem.number % 3 for problem in problems}
     leveled = [
-        Problem(p.number, p.problem, p.answer, p.id, p.fields | {"level": level[p.number]} if p.number > 4 else {})
+        Problem(
+            p.number,
+            p.problem,
+            p.answer,
+            p.id,
+            p.fields | {"level": level[p.number]} if p.number > 4 else {},
+        )
         for p in problems[:20]
     ]
     result = evaluate(*tiny, leveled, folder=tmp_path, **SAMPLED)
@@ -151,40 +203,65 @@ def test_the_summary_is_what_plain_loops_count(tiny, problems, tmp_path):
         nothing += record["answer"] is None
         tokens += record["tokens"]
         if record["number"] > 4:
-            fields = {"subject": problems[record["number"]].fields["subject"], "level": str(level[record["number"]])}
+            fields = {
+                "subject": problems[record["number"]].fields["subject"],
+                "level": str(level[record["number"]]),
+            }
             for name, value in fields.items():
                 many, good = groups[name].get(value, (0, 0))
                 groups[name][value] = (many + 1, good + record["verdict"])
-    assert result.accuracy == pytest.approx(right / 60) and result.cut_off == pytest.approx(cut / 60) and cut
+    assert (
+        result.accuracy == pytest.approx(right / 60)
+        and result.cut_off == pytest.approx(cut / 60)
+        and cut
+    )
     assert result.no_answer == pytest.approx(nothing / 60) and nothing
     assert result.sampled_tokens == tokens
     assert result.tokens_per_second == pytest.approx(tokens / result.generation_seconds)
     p, z = right / 60, 1.959964
     middle, width = p + z * z / 40, z * sqrt(p * (1 - p) / 20 + z * z / 1600)  # 20 problems
-    assert result.interval == pytest.approx(((middle - width) / (1 + z * z / 20), (middle + width) / (1 + z * z / 20)))
+    assert result.interval == pytest.approx(
+        ((middle - width) / (1 + z * z / 20), (middle + width) / (1 + z * z / 20))
+    )
     for name, group in groups.items():
-        shares = {value: (many, pytest.approx(good / many)) for value, (many, good) in group.items()}
+        shares = {
+            value: (many, pytest.approx(good / many)) for value, (many, good) in group.items()
+        }
         assert result.groups[name] == shares and list(result.groups[name]) == sorted(shares)
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["accuracy"] == result.accuracy and summary["groups"]["level"]["0"][0] == groups["level"]["0"][0]
+    assert (
+        summary["accuracy"] == result.accuracy
+        and summary["groups"]["level"]["0"][0] == groups["level"]["0"][0]
+    )
     assert summary["records"] == "records.jsonl" and summary["model"].endswith("tiny")
     table = str(result).splitlines()
     assert f"accuracy    {right / 60:.3f}, " in table[0] and "60 to 20 problems" in table[1]
-    assert [line.split() for line in table if line.startswith("level ")] == [["level", "answers", "accuracy"]]
-    assert [line.split()[:2] for line in table[-3:]] == [[v, str(groups["level"][v][0])] for v in "012"]
+    assert [line.split() for line in table if line.startswith("level ")] == [
+        ["level", "answers", "accuracy"]
+    ]
+    assert [line.split()[:2] for line in table[-3:]] == [
+        [v, str(groups["level"][v][0])] for v in "012"
+    ]
 
 
 def test_grading_is_no_part_of_generation(tiny, problems, monkeypatch):
     from qwenlab.evaluation import evaluation
 
-    monkeypatch.setattr(evaluation, "grade", lambda answer, gold: time.sleep(0.1) or grade(answer, gold))
+    monkeypatch.setattr(
+        evaluation, "grade", lambda answer, gold: time.sleep(0.1) or grade(answer, gold)
+    )
     result = evaluate(*tiny, problems[:10], max_new_tokens=4)
     assert result.grading_seconds >= 1 > result.generation_seconds
 
 
 @pytest.mark.parametrize(
     ("share", "n", "low", "high"),
-    [(0.0, 10, 0.0, 0.2775), (1.0, 10, 0.7225, 1.0), (0.5, 100, 0.4038, 0.5962), (0.9, 10, 0.5958, 0.9821)],
+    [
+        (0.0, 10, 0.0, 0.2775),
+        (1.0, 10, 0.7225, 1.0),
+        (0.5, 100, 0.4038, 0.5962),
+        (0.9, 10, 0.5958, 0.9821),
+    ],
 )
 def test_wilson(share, n, low, high):
     """Values from the published formula, worked by hand."""
@@ -195,7 +272,8 @@ def test_wilson(share, n, low, high):
 
 
 class Small:
-    """A model that runs out of memory at more than `most` rows, or in one call when `after` have gone well."""
+    """A model that runs out of memory at more than `most` rows, or in one call when `after` have
+    gone well."""
 
     def __init__(self, model, most, after=0):
         self.model, self.most, self.after = model, most, after
@@ -215,7 +293,9 @@ class Small:
     ("most", "after", "options"),
     [(1, 0, {}), (5, 1, {}), (4, 7, SAMPLED), (3, 23, {}), (2, 40, SAMPLED), (1, 30, SAMPLED)],
 )
-def test_out_of_memory_halves_the_batch_and_loses_nothing(name, problems, tmp_path, caplog, options, most, after):
+def test_out_of_memory_halves_the_batch_and_loses_nothing(
+    name, problems, tmp_path, caplog, options, most, after
+):
     model, tokenizer = qwenlab.load(name)
     options = {"max_new_tokens": 60} | options
     expected = evaluate(model, tokenizer, problems[:12], **options)
@@ -232,10 +312,19 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(name, problems, tmp_pa
 def test_one_row_too_many_is_raised_and_what_was_answered_is_kept(tiny, problems, tmp_path):
     model, tokenizer = tiny
     with pytest.raises(torch.OutOfMemoryError):
-        evaluate(Small(model, 0, 60), tokenizer, problems[:5], batch_size=1, folder=tmp_path, max_new_tokens=40)
+        evaluate(
+            Small(model, 0, 60),
+            tokenizer,
+            problems[:5],
+            batch_size=1,
+            folder=tmp_path,
+            max_new_tokens=40,
+        )
     assert 0 < len(written(tmp_path)) < 5
     result = evaluate(model, tokenizer, problems[:5], folder=tmp_path, max_new_tokens=40)
-    assert plain(result.records) == plain(evaluate(model, tokenizer, problems[:5], max_new_tokens=40).records)
+    assert plain(result.records) == plain(
+        evaluate(model, tokenizer, problems[:5], max_new_tokens=40).records
+    )
 
 
 def test_auto_takes_what_memory_allows(tiny, problems, monkeypatch, caplog):
@@ -271,15 +360,23 @@ def test_the_estimate_holds_what_a_run_takes(tiny, problems):
 
 @pytest.mark.filterwarnings("ignore:request .+ its logits are NaN")
 def test_nan_of_one_problem_costs_its_own_answers_only(tiny, problems, tmp_path):
-    """The record says why, the summary counts it, and a run that is taken up again doesn't stop there."""
+    """The record says why, the summary counts it, and a run that is taken up again doesn't stop
+    there."""
     model, tokenizer = tiny
     options = {"samples": 2, "max_new_tokens": 30, "temperature": 1.0}
-    prompts, answers = problem_prompts(tokenizer, problems[:8]), evaluate(model, tokenizer, problems[:8], **options)
+    prompts, answers = (
+        problem_prompts(tokenizer, problems[:8]),
+        evaluate(model, tokenizer, problems[:8], **options),
+    )
     expected = plain(answers.records)
     said = {token_id for record in expected for token_id in tokenizer.encode(record["text"])}
     places = range(len(prompts))
-    others = {place: said.union(*(ids for i, ids in enumerate(prompts) if i != place)) for place in places}
-    bad = next(place for place in places if set(prompts[place]) - others[place])  # with a word of its own
+    others = {
+        place: said.union(*(ids for i, ids in enumerate(prompts) if i != place)) for place in places
+    }
+    bad = next(
+        place for place in places if set(prompts[place]) - others[place]
+    )  # with a word of its own
     word = min(set(prompts[bad]) - others[bad])
 
     def poison(module, inputs, out):
@@ -309,11 +406,19 @@ def test_nan_of_one_problem_costs_its_own_answers_only(tiny, problems, tmp_path)
 
 def sampled_run(folder, batch_size):
     model, tokenizer = qwenlab.load("tiny")
-    evaluate(model, tokenizer, load_problems("tiny-test", 60), folder=folder, batch_size=batch_size, **SAMPLED)
+    evaluate(
+        model,
+        tokenizer,
+        load_problems("tiny-test", 60),
+        folder=folder,
+        batch_size=batch_size,
+        **SAMPLED,
+    )
 
 
 def test_a_kill_at_any_byte_loses_nothing_and_repeats_nothing(tiny, problems, tmp_path):
-    """Killed three times, each at a byte of its records: in the middle of a batch and of a problem's samples."""
+    """Killed three times, each at a byte of its records: in the middle of a batch and of a
+    problem's samples."""
     expected = plain(evaluate(*tiny, problems, **SAMPLED).records)
     rng = random.Random(0)
     for attempt in range(count(1, 7)):
@@ -341,7 +446,9 @@ def finished(tiny, problems, tmp_path_factory):
     return evaluate(*tiny, problems[:12], folder=folder, **SAMPLED), folder
 
 
-@pytest.mark.parametrize(("keep", "torn"), [(0, 0), (0, 1), (1, 40), (7, 0), (20, 40), (35, 1), (36, 0)])
+@pytest.mark.parametrize(
+    ("keep", "torn"), [(0, 0), (0, 1), (1, 40), (7, 0), (20, 40), (35, 1), (36, 0)]
+)
 def test_a_run_goes_on_from_any_record(tiny, problems, finished, tmp_path, keep, torn):
     expected, folder = finished
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
@@ -350,7 +457,9 @@ def test_a_run_goes_on_from_any_record(tiny, problems, finished, tmp_path, keep,
     assert len(lines) == 36
     path.write_bytes(b"".join(lines[:keep]) + b"".join(lines[keep : keep + 1])[:torn])
     (tmp_path / "summary.json").unlink()
-    again = evaluate(*tiny, problems[:12], batch_size=5, strategy="early-stop", folder=tmp_path, **SAMPLED)
+    again = evaluate(
+        *tiny, problems[:12], batch_size=5, strategy="early-stop", folder=tmp_path, **SAMPLED
+    )
     assert plain(again.records) == plain(expected.records) == plain(written(tmp_path))
     assert path.read_bytes().startswith(b"".join(lines[:keep]))
     tokens = sum(json.loads(line)["tokens"] for line in lines[keep:])
@@ -407,10 +516,14 @@ def test_other_problems_or_weights_are_another_run(tiny, problems, tmp_path):
     with pytest.raises(RunFolderError, match="weights is"):
         evaluate(other, tokenizer, problems[:2], folder=tmp_path, max_new_tokens=4)
     with pytest.raises(RunFolderError, match="dtype is"):
-        evaluate(*qwenlab.load("tiny", dtype="bfloat16"), problems[:2], folder=tmp_path, max_new_tokens=4)
+        evaluate(
+            *qwenlab.load("tiny", dtype="bfloat16"), problems[:2], folder=tmp_path, max_new_tokens=4
+        )
 
 
-def test_a_full_disk_keeps_the_records_and_a_larger_one_goes_on(tiny, problems, finished, tmp_path, monkeypatch):
+def test_a_full_disk_keeps_the_records_and_a_larger_one_goes_on(
+    tiny, problems, finished, tmp_path, monkeypatch
+):
     expected, _ = finished
     write, left = RunFolder.append, [17]
 
@@ -422,7 +535,9 @@ def test_a_full_disk_keeps_the_records_and_a_larger_one_goes_on(tiny, problems, 
         write(folder, name, record)
 
     monkeypatch.setattr(RunFolder, "append", full)
-    monkeypatch.setattr(os, "truncate", lambda *arguments: None)  # of a device there's nothing to take back
+    monkeypatch.setattr(
+        os, "truncate", lambda *arguments: None
+    )  # of a device there's nothing to take back
     with pytest.raises(RunFolderError, match=r"No space left on device.*records before are safe"):
         evaluate(*tiny, problems[:12], folder=tmp_path, **SAMPLED)
     monkeypatch.undo()
@@ -457,9 +572,18 @@ def test_ctrl_c_closes_the_bar_and_keeps_the_records(tiny, problems, tmp_path, c
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"problems": []}, "0 problems with 0 numbers, expected at least 1 problem, each with its own number"),
-        ({"problems": [Problem(1, "a", "1", "a"), Problem(1, "b", "1", "b")]}, "2 problems with 1 numbers"),
-        ({"problems": [Problem(0, "a " * 5000, "1", "long")]}, "problem long: .* leave no room in a context of 4096"),
+        (
+            {"problems": []},
+            "0 problems with 0 numbers, expected at least 1 problem, each with its own number",
+        ),
+        (
+            {"problems": [Problem(1, "a", "1", "a"), Problem(1, "b", "1", "b")]},
+            "2 problems with 1 numbers",
+        ),
+        (
+            {"problems": [Problem(0, "a " * 5000, "1", "long")]},
+            "problem long: .* leave no room in a context of 4096",
+        ),
         ({"batch_size": 0}, "batch_size is 0, expected a whole number of at least 1"),
         ({"batch_size": "many"}, "batch_size is 'many', expected"),
         ({"strategy": "fast"}, "strategy is 'fast', expected one of sequential"),

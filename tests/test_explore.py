@@ -46,9 +46,13 @@ def test_every_state_is_in_the_page(page):
     for state, element in zip(states, shown, strict=True):
         assert texts(element.decode_contents()) == [cell.text for cell in grid(*state).cells[0]]
     assert html.count("<style>") == 1  # a widget, not a state
-    assert root.find(class_="qwl-controls").has_attr("hidden") and root.noscript  # scripts off: the first state
+    assert (
+        root.find(class_="qwl-controls").has_attr("hidden") and root.noscript
+    )  # scripts off: the first state
     slider, *buttons = root.find_all("input")
-    assert (slider["type"], slider["max"]) == ("range", "6") and [b["type"] for b in buttons] == ["radio"] * 2
+    assert (slider["type"], slider["max"]) == ("range", "6") and [b["type"] for b in buttons] == [
+        "radio"
+    ] * 2
     assert root.find("label", attrs={"for": slider["id"]}) and root.find(attrs={"role": "status"})
     assert "http" not in html
 
@@ -59,13 +63,18 @@ def test_equal_states_are_stored_once(page):
 
 
 def test_ids_are_never_used_twice(page):
-    two = [BeautifulSoup(explore(grid, pads=[1, 2], side=["left"])._repr_html_(), "html.parser") for _ in range(2)]
+    two = [
+        BeautifulSoup(explore(grid, pads=[1, 2], side=["left"])._repr_html_(), "html.parser")
+        for _ in range(2)
+    ]
     ids = [element["id"] for soup in two for element in soup.find_all(id=True)]
     assert len(ids) == len(set(ids)) == 6
 
 
 def test_too_many_states_are_refused_with_their_count(page):
-    with pytest.raises(ValueError, match=r"63 states \(21 pads x 3 side\), a page holds at most 60"):
+    with pytest.raises(
+        ValueError, match=r"63 states \(21 pads x 3 side\), a page holds at most 60"
+    ):
         explore(grid, pads=range(21), side=["left", "right", "both"])
 
 
@@ -75,7 +84,9 @@ def test_too_much_html_is_refused_and_the_total_counts(page):
 
     explore(draw, n=[1, 2, 3])
     explore(draw, n=[1, 2, 3])
-    with pytest.raises(ValueError, match=r"page's widgets before it 3\d\d,\d\d\d; a page holds at most 400,000"):
+    with pytest.raises(
+        ValueError, match=r"page's widgets before it 3\d\d,\d\d\d; a page holds at most 400,000"
+    ):
         explore(draw, n=[1])
 
 
@@ -106,7 +117,10 @@ def test_what_cannot_be_shown_is_named(page):
 
 def test_words_are_escaped(page):
     html = explore(lambda cure: "</script><b>", cure=["<none>", "</script>"])._repr_html_()
-    assert html.count("<script>") == html.count("</script>") == 1 and "<none>" not in html.split("<script>")[0]
+    assert (
+        html.count("<script>") == html.count("</script>") == 1
+        and "<none>" not in html.split("<script>")[0]
+    )
 
 
 @pytest.mark.browser
@@ -118,9 +132,13 @@ def test_a_browser_shows_each_state_by_keyboard(page, tmp_path):
         return side_by_side(grid(pads, side), heatmap([[word, str(loud)]]))
 
     controls = dict(pads=range(3), side=["left", "right"], word=list("abcde"), loud=True)
-    widgets = [explore(draw, **controls) for _ in range(2)]  # two on a page do not disturb each other
+    widgets = [
+        explore(draw, **controls) for _ in range(2)
+    ]  # two on a page do not disturb each other
     path = tmp_path / "page.html"
-    path.write_text("<!doctype html><meta charset=utf-8>" + "".join(w._repr_html_() for w in widgets))
+    path.write_text(
+        "<!doctype html><meta charset=utf-8>" + "".join(w._repr_html_() for w in widgets)
+    )
     problems = []
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -146,7 +164,10 @@ def test_a_browser_shows_each_state_by_keyboard(page, tmp_path):
         assert seen() == expected(2, "right", "b", True)
         first.locator("input[type=checkbox]").press("Space")
         assert seen() == expected(2, "right", "b", False)
-        assert first.locator("[role=status]").inner_text() == "pads: 2, side: right, word: b, loud: False"
+        assert (
+            first.locator("[role=status]").inner_text()
+            == "pads: 2, side: right, word: b, loud: False"
+        )
         first.locator("input[type=range]").press("Home")
         first.locator("input[type=radio]").first.press("ArrowLeft")
         first.locator("select").select_option("0")
@@ -171,7 +192,10 @@ def test_live_moves_leave_one_picture_and_no_open_figures(live):
 
     *made, picture = explore(draw, n=range(1, 7), kind=["a", "b"], on=False).children
     names = [type(widget).__name__ for widget in made]
-    assert names == ["SelectionSlider", "ToggleButtons", "Checkbox"] and type(picture).__name__ == "HTML"
+    assert (
+        names == ["SelectionSlider", "ToggleButtons", "Checkbox"]
+        and type(picture).__name__ == "HTML"
+    )
     seen = {picture.value}
     for widget, value in [(0, 3), (0, 5), (1, 1), (2, True), (0, 0)]:
         made[widget].value = value
@@ -198,7 +222,10 @@ def test_live_controls_by_kind(live):
 def test_without_ipywidgets_one_line_says_so(live, monkeypatch):
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     shown = explore(lambda n: "x", n=[1])
-    assert repr(shown) == 'explore needs ipywidgets: pip install "ipywidgets>=7.7"' and "needs" in shown._repr_html_()
+    assert (
+        repr(shown) == 'explore needs ipywidgets: pip install "ipywidgets>=7.7"'
+        and "needs" in shown._repr_html_()
+    )
 
 
 # --- the Sphinx extension ---
@@ -209,7 +236,9 @@ class App:
 
     def __init__(self, cache):
         self.events, self.outdir = {}, cache.parent / "html"
-        self.config = type("Config", (), {"nb_execution_cache_path": str(cache), "qwenlab_moved": {}})
+        self.config = type(
+            "Config", (), {"nb_execution_cache_path": str(cache), "qwenlab_moved": {}}
+        )
         self.builder = type("Builder", (), {"format": "html"})
 
     def connect(self, event, callback, priority=500):

@@ -82,7 +82,9 @@ def test_thinking_opened_by_the_prompt(text, answer):
     assert extract_answer(text, thinking_open=True) == answer
 
 
-@pytest.mark.parametrize("junk", ["(" * 10_000, "\\boxed{" * 10_000, "{" * 100_000, "1," * 50_000, "\\boxed" * 10_000])
+@pytest.mark.parametrize(
+    "junk", ["(" * 10_000, "\\boxed{" * 10_000, "{" * 100_000, "1," * 50_000, "\\boxed" * 10_000]
+)
 def test_junk_is_quick(junk):
     started = time.perf_counter()
     extract_answer(junk)

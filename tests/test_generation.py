@@ -1,4 +1,5 @@
-"""generate: the batch says word for word what each row says alone, and ends each row by its own rules."""
+"""generate: the batch says word for word what each row says alone, and ends each row by its own
+rules."""
 
 import random
 
@@ -20,14 +21,21 @@ def test_random_ragged_batches(model, seed, strategy):
     prompts = random_prompts(rng, rng.randint(2, 16), 60)
     caps = [rng.randint(1, 8) for _ in prompts]
     result = qwenlab.generate(
-        model, prompts, max_new_tokens=caps, stop=(), strategy=strategy, slots=rng.choice([1, 3, 5, 64])
+        model,
+        prompts,
+        max_new_tokens=caps,
+        stop=(),
+        strategy=strategy,
+        slots=rng.choice([1, 3, 5, 64]),
     )
     for prompt, cap, ids in zip(prompts, caps, result.token_ids, strict=True):
         expected = alone_greedy(model, prompt, cap)
         if ids != expected:
             at = next(i for i, (a, b) in enumerate(zip(ids, expected, strict=True)) if a != b)
             top = alone_logits(model, prompt + expected[:at])[-1].topk(2).values
-            pytest.fail(f"differs at token {at}; the lone row's margin there is {float(top[0] - top[1]):.2g}")
+            pytest.fail(
+                f"differs at token {at}; the lone row's margin there is {float(top[0] - top[1]):.2g}"
+            )
 
 
 @pytest.fixture(params=["linear", "turned", "shared", "onednn"])
@@ -49,16 +57,20 @@ def counted(kernel, used):
 
 @pytest.mark.parametrize("block", range(count(2, 20)))
 def test_the_kernel_changes_no_greedy_id(dense, kernel, block):
-    """Ten random batches a block, forced each way, against the reference path: gradients on, so F.linear computes."""
+    """Ten random batches a block, forced each way, against the reference path: gradients on, so
+    F.linear computes."""
     for seed in range(10 * block, 10 * block + 10):
         rng = random.Random(1000 + seed)
         prompts = random_prompts(rng, rng.randint(1, 16), 40)
-        result = qwenlab.generate(dense, prompts, max_new_tokens=4, stop=(), slots=rng.choice([2, 5, 64]))
+        result = qwenlab.generate(
+            dense, prompts, max_new_tokens=4, stop=(), slots=rng.choice([2, 5, 64])
+        )
         assert result.token_ids == [alone_greedy(dense, prompt, 4) for prompt in prompts]
 
 
 def test_requests_with_their_own_settings(model):
-    """Case 15: caps, stop sets, temperatures and seeds of their own; shrinking on, off and alone agree."""
+    """Case 15: caps, stop sets, temperatures and seeds of their own; shrinking on, off and alone
+    agree."""
     prompts = random_prompts(random.Random(1), 4, 30)
     options = {
         "max_new_tokens": [2, 9, 4, 6],
@@ -70,12 +82,20 @@ def test_requests_with_their_own_settings(model):
     results = [qwenlab.generate(model, prompts, strategy=s, **options) for s in POLICIES]
     for result in results:
         assert result.token_ids == results[0].token_ids
-        assert [r.logprobs for r in result] == [pytest.approx(r.logprobs, abs=1e-4) for r in results[0]]
-        assert all(len(r.token_ids) <= cap for r, cap in zip(result, options["max_new_tokens"], strict=True))
+        assert [r.logprobs for r in result] == [
+            pytest.approx(r.logprobs, abs=1e-4) for r in results[0]
+        ]
+        assert all(
+            len(r.token_ids) <= cap
+            for r, cap in zip(result, options["max_new_tokens"], strict=True)
+        )
         assert [r.index for r in result] == [0, 1, 2, 3]
     for i in range(4):
         own = {name: [values[i]] for name, values in options.items()}
-        assert qwenlab.generate(model, prompts[i : i + 1], **own).token_ids[0] == results[0].token_ids[i]
+        assert (
+            qwenlab.generate(model, prompts[i : i + 1], **own).token_ids[0]
+            == results[0].token_ids[i]
+        )
 
 
 @pytest.mark.parametrize("strategy", POLICIES)
@@ -88,11 +108,15 @@ def test_everybody_stops_at_once(model, strategy):
         first = qwenlab.generate(model, [[1], [2, 3], [4]], stop=every, strategy=strategy)
         assert first.token_ids == [[], [], []] and [r.finish_reason for r in first] == ["stop"] * 3
         assert all(r.stop_id is not None and len(r.logprobs) == 1 for r in first)
-        same = qwenlab.generate(model, [[1], [2, 3], [4]], stop=(), max_new_tokens=3, strategy=strategy)
+        same = qwenlab.generate(
+            model, [[1], [2, 3], [4]], stop=(), max_new_tokens=3, strategy=strategy
+        )
         assert [len(r.token_ids) for r in same] == [3, 3, 3]
         before = len(sizes)
         none = qwenlab.generate(model, [[1], [2, 3]], max_new_tokens=0, strategy=strategy)
-        assert [(r.token_ids, r.finish_reason) for r in none] == [([], "length")] * 2 and len(sizes) == before
+        assert [(r.token_ids, r.finish_reason) for r in none] == [([], "length")] * 2 and len(
+            sizes
+        ) == before
     finally:
         hook.remove()
     assert 0 not in sizes
@@ -119,7 +143,11 @@ def test_a_stop_id_ends_a_row_and_only_that_row(model):
             on_token=lambda i, t, h=heard: h.append((i, t)),
         )
         first, second = result
-        assert (first.token_ids, first.stop_id, first.finish_reason) == (said[0][:1], stop_id, "stop")
+        assert (first.token_ids, first.stop_id, first.finish_reason) == (
+            said[0][:1],
+            stop_id,
+            "stop",
+        )
         assert len(first.logprobs) == 2 and len(second.logprobs) == 6
         assert (second.token_ids, second.stop_id, second.finish_reason) == (said[1], None, "length")
         assert sorted(heard) == sorted([(0, said[0][0]), *((1, t) for t in said[1])])
@@ -133,12 +161,17 @@ def test_a_stop_id_as_the_last_allowed_token_is_a_stop(dense):
     assert (result.token_ids, result.finish_reason, result.stop_id) == (said[:2], "stop", said[2])
 
 
-@pytest.mark.parametrize("kind", [iter, set, np.array, torch.tensor, dict.fromkeys, lambda ids: map(int, ids)])
+@pytest.mark.parametrize(
+    "kind", [iter, set, np.array, torch.tensor, dict.fromkeys, lambda ids: map(int, ids)]
+)
 def test_a_stop_set_may_be_any_collection_of_ids(dense, kind):
     """A generator is read once: looking at it must not use it up."""
     said = alone_greedy(dense, [7, 7, 9], 3)
     other = said[0] + 1
-    for prompts in ([[7, 7, 9]], [[7, 7, 9]] * 2):  # as many prompts as ids must not make it one id a prompt
+    for prompts in (
+        [[7, 7, 9]],
+        [[7, 7, 9]] * 2,
+    ):  # as many prompts as ids must not make it one id a prompt
         result = qwenlab.generate(dense, prompts, max_new_tokens=3, stop=kind([said[1], other]))
         assert [(r.token_ids, r.stop_id) for r in result] == [(said[:1], said[1])] * len(prompts)
 
@@ -158,21 +191,32 @@ def test_settings_may_be_arrays_or_tensors(dense):
         several = qwenlab.generate(dense, prompts, **{**base, name: values}).token_ids
         one = qwenlab.generate(dense, prompts, **{**base, name: values[0]}).token_ids
         for kind in (np.array, torch.tensor):
-            assert qwenlab.generate(dense, kind([[1, 2]]), **{**base, name: kind(values[0])}).token_ids == one[:1]
-            assert qwenlab.generate(dense, prompts, **{**base, name: kind(values)}).token_ids == several
-            assert qwenlab.generate(dense, prompts, **{**base, name: kind(values[0])}).token_ids == one
+            assert (
+                qwenlab.generate(dense, kind([[1, 2]]), **{**base, name: kind(values[0])}).token_ids
+                == one[:1]
+            )
+            assert (
+                qwenlab.generate(dense, prompts, **{**base, name: kind(values)}).token_ids
+                == several
+            )
+            assert (
+                qwenlab.generate(dense, prompts, **{**base, name: kind(values[0])}).token_ids == one
+            )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_context_limit(family):
-    """Case 9: limit 16, prompt 10, 10 asked: 6 new, "length"; pads use up none of it; 16 is refused."""
+    """Case 9: limit 16, prompt 10, 10 asked: 6 new, "length"; pads use up none of it; 16 is
+    refused."""
     model = FAMILIES[family](seed=3, max_position_embeddings=16)
     prompt = list(range(10))
     for neighbours in ([], [list(range(15))]):
         result = qwenlab.generate(model, [prompt, *neighbours], max_new_tokens=10, stop=())
         assert (len(result[0].token_ids), result[0].finish_reason) == (6, "length")
         assert result[0].token_ids == alone_greedy(model, prompt, 6)
-    with pytest.raises(ValueError, match="prompt 1 has 16 tokens: no room for a new one in a context of 16"):
+    with pytest.raises(
+        ValueError, match="prompt 1 has 16 tokens: no room for a new one in a context of 16"
+    ):
         qwenlab.generate(model, [prompt, list(range(16))], max_new_tokens=1)
     assert qwenlab.generate(model, [list(range(16))], max_new_tokens=0).token_ids == [[]]
     with pytest.raises(ValueError, match="prompt 0 has 17 tokens"):
@@ -180,10 +224,13 @@ def test_the_context_limit(family):
 
 
 def test_a_row_that_is_used_again_starts_anew(model):
-    """Case 18: one slot, requests A, B, A: both As say the same, with nothing of B's in keys, window or memory."""
+    """Case 18: one slot, requests A, B, A: both As say the same, with nothing of B's in keys,
+    window or memory."""
     first, second = [7, 7, 9, 4], [9, 2]
     for strategy in POLICIES:
-        result = qwenlab.generate(model, [first, second, first], max_new_tokens=6, stop=(), slots=1, strategy=strategy)
+        result = qwenlab.generate(
+            model, [first, second, first], max_new_tokens=6, stop=(), slots=1, strategy=strategy
+        )
         assert result.token_ids[0] == result.token_ids[2] == alone_greedy(model, first, 6)
         assert result[0].logprobs == result[2].logprobs
 
@@ -197,7 +244,8 @@ def test_no_prompts_is_an_empty_result(dense):
 def test_stats_count_what_happened(dense):
     prompts, caps = [[1], [2, 3, 4], [5, 6]], [1, 4, 2]
     by = {
-        s: qwenlab.generate(dense, prompts, max_new_tokens=caps, stop=(), strategy=s, slots=3).stats for s in POLICIES
+        s: qwenlab.generate(dense, prompts, max_new_tokens=caps, stop=(), strategy=s, slots=3).stats
+        for s in POLICIES
     }
     for stats in by.values():
         assert (stats.prompts, stats.sampled_tokens, stats.prefill_tokens) == (3, 7, 6)
@@ -208,7 +256,11 @@ def test_stats_count_what_happened(dense):
     assert by["early-stop"].row_steps == {"real": 7, "wasted": 0, "idle": 5}
     assert by["static"].padded_ratio == pytest.approx(3 / 9) and by["sequential"].padded_ratio == 0
     events = by["early-stop"].events
-    assert [e for e in events if e.step == 0] == [(0, 0, 0, "prefill"), (0, 1, 1, "prefill"), (0, 2, 2, "prefill")]
+    assert [e for e in events if e.step == 0] == [
+        (0, 0, 0, "prefill"),
+        (0, 1, 1, "prefill"),
+        (0, 2, 2, "prefill"),
+    ]
     assert {e.kind for e in events if e.step == 3} == {"decode", "idle"}
     assert sum(e.kind == "decode" and e.request == 1 for e in events) == 3
 
@@ -221,7 +273,13 @@ def test_requests_per_second_counts_requests(dense):
 
 def test_times_are_in_order(dense):
     result = qwenlab.generate(dense, [[1], [2, 3]], max_new_tokens=5, stop=(), slots=1)
-    assert 0 < result[0].first_token_s < result[0].seconds <= result[1].first_token_s <= result[1].seconds
+    assert (
+        0
+        < result[0].first_token_s
+        < result[0].seconds
+        <= result[1].first_token_s
+        <= result[1].seconds
+    )
     assert result[1].seconds <= result.stats.seconds
 
 
@@ -247,7 +305,11 @@ def test_progress_bar_reaches_the_end(dense, capsys):
         ([[1]], {"top_p": -0.1}, "top_p of prompt 0"),
         ([[1]], {"top_k": -1}, "top_k of prompt 0 is -1, expected a whole number of at least 0"),
         ([[1]], {"top_k": 1.5}, "top_k of prompt 0"),
-        ([[1]], {"repetition_penalty": 0}, "repetition_penalty of prompt 0 is 0, expected a number above 0"),
+        (
+            [[1]],
+            {"repetition_penalty": 0},
+            "repetition_penalty of prompt 0 is 0, expected a number above 0",
+        ),
         ([[1]], {"max_new_tokens": -1}, "max_new_tokens of prompt 0 is -1"),
         ([[1]], {"max_new_tokens": 2.0}, "max_new_tokens of prompt 0"),
         ([[1]], {"seed": -1}, "seed is -1"),
@@ -279,7 +341,9 @@ def test_bad_input_says_so_in_one_line(dense, prompts, options, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 3, "top_p": 0.5}])
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 3, "top_p": 0.5}]
+)
 def test_nan_logits_end_their_own_request_and_are_named(dense, options, monkeypatch):
     kept = qwenlab.generate(dense, [[1, 2]], **options)
 
@@ -301,7 +365,10 @@ def test_nan_logits_end_their_own_request_and_are_named(dense, options, monkeypa
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_inside_autocast_the_answers_are_the_same(model, temperature):
-    prompts, options = random_prompts(random.Random(2), 3, 9), {"max_new_tokens": 5, "temperature": temperature}
+    prompts, options = (
+        random_prompts(random.Random(2), 3, 9),
+        {"max_new_tokens": 5, "temperature": temperature},
+    )
     expected = qwenlab.generate(model, prompts, **options).token_ids
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert qwenlab.generate(model, prompts, **options).token_ids == expected
@@ -314,7 +381,9 @@ def test_a_compiled_model_is_refused_in_one_line(how):
         model = torch.compile(model, backend="eager")
     else:
         model.compile(backend="eager")
-    with pytest.raises(ValueError, match=r"^the model went through torch\.compile, expected the plain one") as caught:
+    with pytest.raises(
+        ValueError, match=r"^the model went through torch\.compile, expected the plain one"
+    ) as caught:
         qwenlab.generate(model, [[1]])
     assert "\n" not in str(caught.value)
 
@@ -329,12 +398,19 @@ def test_every_request_is_told_once_as_it_ends(dense, strategy):
         stop=(),
         slots=2,
         strategy=strategy,
-        on_finish=lambda request: told.append((request.index, request.finish_reason, len(request.token_ids))),
+        on_finish=lambda request: told.append(
+            (request.index, request.finish_reason, len(request.token_ids))
+        ),
     )
     assert sorted(told) == [(0, "length", 5), (1, "length", 0), (2, "length", 2), (3, "length", 3)]
     assert told[0][0] == 1 and result.stats.finished == 4
     if strategy == "continuous":  # the order in which they end
-        assert [index for index, *_ in told] == [1, 2, 0, 3] or [index for index, *_ in told] == [1, 2, 3, 0]
+        assert [index for index, *_ in told] == [1, 2, 0, 3] or [index for index, *_ in told] == [
+            1,
+            2,
+            3,
+            0,
+        ]
 
 
 def test_what_on_finish_hears_includes_the_last_on_token(dense):
@@ -346,7 +422,12 @@ def test_what_on_finish_hears_includes_the_last_on_token(dense):
     heard, told = [], []
     with pytest.warns(UserWarning, match="on_token raised OSError"):
         qwenlab.generate(
-            dense, [[1]], max_new_tokens=3, stop=(), on_token=on_token, on_finish=lambda r: told.append(r.finish_reason)
+            dense,
+            [[1]],
+            max_new_tokens=3,
+            stop=(),
+            on_token=on_token,
+            on_finish=lambda r: told.append(r.finish_reason),
         )
     assert told == ["error"]
 

@@ -115,7 +115,11 @@ SYMBOLIC = [
     (r"\sum_{n=1}^{3} n", "6", True),
     ("(x+1)^2", "x^2+2x+1", True),
     ("-5i+6", "6-5i", True),
-    (r"\begin{pmatrix} -1/3 \\ 2/3 \end{pmatrix}", r"\begin{pmatrix} -\frac13 \\ \frac23 \end{pmatrix}", True),
+    (
+        r"\begin{pmatrix} -1/3 \\ 2/3 \end{pmatrix}",
+        r"\begin{pmatrix} -\frac13 \\ \frac23 \end{pmatrix}",
+        True,
+    ),
     (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 2 \\ 1 \end{pmatrix}", False),
     (r"2\sqrt{3}", r"\sqrt{12}", True),
     ("1.414214", r"\sqrt2", True),
@@ -163,7 +167,13 @@ JUNK = [
     "2\n2",
 ]
 # These need the timer: towers of powers, sums, integrals, deep brackets.
-HOSTILE = ["2^{2^{2^{2^{2^{2}}}}}", "9^9^9^9^9", "10000000!", r"\int_0^1 x^x dx", "(" * 30 + "x" + ")" * 30]
+HOSTILE = [
+    "2^{2^{2^{2^{2^{2}}}}}",
+    "9^9^9^9^9",
+    "10000000!",
+    r"\int_0^1 x^x dx",
+    "(" * 30 + "x" + ")" * 30,
+]
 
 
 def timed(answer, gold) -> tuple[bool, float]:
@@ -246,7 +256,8 @@ def test_hostile_answers_are_wrong_within_two_seconds_in_any_thread(hostile):
 
 def test_eight_threads_at_once():
     pairs = [
-        (f"{n}\\sqrt{{{n}}}", f"\\sqrt{{{n**3}}}" if n % 3 else f"\\sqrt{{{n}}}", n % 3 != 0) for n in range(2, 42)
+        (f"{n}\\sqrt{{{n}}}", f"\\sqrt{{{n**3}}}" if n % 3 else f"\\sqrt{{{n}}}", n % 3 != 0)
+        for n in range(2, 42)
     ]
     with ThreadPoolExecutor(8) as pool:
         got = list(pool.map(lambda pair: grade(pair[0], pair[1]), pairs))
@@ -255,7 +266,9 @@ def test_eight_threads_at_once():
 
 letters = st.text(alphabet="0123456789xyABe+-*/^=_(){}[]<>.,;:!|&$%\\ 'π½", max_size=12)
 words = st.lists(
-    st.sampled_from(["\\frac", "\\sqrt", "{", "}", "(", ")", "1", "2", ",", "x", "=", "\\text{", "^", "\\pi"])
+    st.sampled_from(
+        ["\\frac", "\\sqrt", "{", "}", "(", ")", "1", "2", ",", "x", "=", "\\text{", "^", "\\pi"]
+    )
 )
 texts = st.one_of(st.text(max_size=20), letters, words.map("".join))
 
@@ -270,7 +283,9 @@ def test_no_text_raises_and_order_does_not_count(a, b):
 
 @given(st.fractions(max_denominator=999), st.fractions(max_denominator=999))
 def test_numbers_compare_as_numbers(a, b):
-    assert grade(f"\\frac{{{a.numerator}}}{{{a.denominator}}}", f"{b.numerator}/{b.denominator}") is (a == b)
+    assert grade(
+        f"\\frac{{{a.numerator}}}{{{a.denominator}}}", f"{b.numerator}/{b.denominator}"
+    ) is (a == b)
 
 
 # --- The process -----------------------------------------------------------------------------------------------------
@@ -356,7 +371,8 @@ def test_a_child_that_has_grown_makes_room_for_another():
         text=True,
         timeout=60,
     )
-    # The first child had read all three lines: the next one finds none left, and ends as at any end of stdin.
+    # The first child had read all three lines: the next one finds none left, and ends as at any end
+    # of stdin.
     assert run.stdout.splitlines() == ['""', "true"] and run.returncode == 0
 
 
@@ -364,7 +380,9 @@ def run_script(tmp_path, text, **options):
     path = tmp_path / "script.py"
     path.write_text(text, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(Path(symbolic.__file__).parents[2])}
-    return subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, text=True, env=environment, **options)
+    return subprocess.Popen(
+        [sys.executable, str(path)], stdout=subprocess.PIPE, text=True, env=environment, **options
+    )
 
 
 @pytest.mark.parametrize("hostile", [False, True])
@@ -422,13 +440,17 @@ def test_ctrl_c_does_not_shift_the_replies(worker):
 def test_a_worker_that_cannot_start_is_one_line(monkeypatch, tmp_path):
     worker = Worker()
     monkeypatch.setattr(symbolic.sys, "executable", str(tmp_path / "no-python"))
-    with pytest.raises(GradingError, match=r"^grading needs a process of its own, .*no-python.* doesn't start: .*$"):
+    with pytest.raises(
+        GradingError, match=r"^grading needs a process of its own, .*no-python.* doesn't start: .*$"
+    ):
         worker.equal("x", "y")
     monkeypatch.undo()
 
     (tmp_path / "latex2sympy2_extended.py").write_text("raise ImportError('no such thing')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(GradingError, match=r"^grading needs math-verify's parser, .* ImportError: no such thing$"):
+    with pytest.raises(
+        GradingError, match=r"^grading needs math-verify's parser, .* ImportError: no such thing$"
+    ):
         worker.equal("x", "y")
     (tmp_path / "latex2sympy2_extended.py").write_text("import os; os._exit(1)")
     with pytest.raises(GradingError, match=r"its process ended at once$"):
@@ -446,12 +468,16 @@ def test_importing_the_tasks_loads_no_math_verify():
     assert run.stdout.strip() == "[]", run.stderr
 
 
-@pytest.mark.skipif("QWENLAB_MATH500" not in os.environ, reason="QWENLAB_MATH500 names no file of MATH-500")
+@pytest.mark.skipif(
+    "QWENLAB_MATH500" not in os.environ, reason="QWENLAB_MATH500 names no file of MATH-500"
+)
 def test_math500_against_itself():
     problems = json.loads(Path(os.environ["QWENLAB_MATH500"]).read_text(encoding="utf-8"))
     assert len(problems) == 500
     assert [p["answer"] for p in problems if not grade(p["answer"], p["answer"])] == []
-    assert [p["answer"] for p in problems if not grade(extract_answer(p["solution"]), p["answer"])] == []
+    assert [
+        p["answer"] for p in problems if not grade(extract_answer(p["solution"]), p["answer"])
+    ] == []
     # Nor does the grader say yes to the next problem's answer, where that isn't the same by chance.
     pairs = [(a["answer"], b["answer"]) for a, b in itertools.pairwise(problems)]
     assert [pair for pair in pairs if pair[0] != pair[1] and grade(*pair)] == [("5", "x=5")]
@@ -479,5 +505,10 @@ def test_what_changes_a_value_is_not_overlooked(answer, gold):
 
 
 def test_other_spellings_of_such_a_claim():
-    pairs = (r"1,2,...,9", r"1,2,\ldots,9"), (r"n \neq 3", r"n\ne 3"), (r"\frac123", "3/2"), ("5i", r"5\mathrm{i}")
+    pairs = (
+        (r"1,2,...,9", r"1,2,\ldots,9"),
+        (r"n \neq 3", r"n\ne 3"),
+        (r"\frac123", "3/2"),
+        ("5i", r"5\mathrm{i}"),
+    )
     assert all(grade(one, two) for one, two in pairs)

@@ -16,11 +16,17 @@ from qwenlab.teach import heatmap, image, palette, side_by_side
 def cells(picture):
     """[[(text, classes), ...], ...] of a heatmap's HTML."""
     table = BeautifulSoup(picture._repr_html_(), "html.parser").table
-    return [[(td.text, td["class"]) for td in tr.find_all("td")] for tr in table.tbody.find_all("tr")]
+    return [
+        [(td.text, td["class"]) for td in tr.find_all("td")] for tr in table.tbody.find_all("tr")
+    ]
 
 
 def test_tokens_and_pads():
-    picture = heatmap([["pad", "2", "\n"], ["3", " +", "<b>"]], pads=[[True, False, False], [False] * 3], title="ids")
+    picture = heatmap(
+        [["pad", "2", "\n"], ["3", " +", "<b>"]],
+        pads=[[True, False, False], [False] * 3],
+        title="ids",
+    )
     assert cells(picture) == [
         [("pad", ["p"]), ("2", ["t"]), ("⏎", ["t"])],
         [("3", ["t"]), ("␣+", ["t"]), ("<b>", ["t"])],
@@ -43,7 +49,9 @@ def test_numbers_are_readable_and_nan_is_the_only_alarm():
 
 
 def test_nan_is_seen_even_at_a_pad():
-    assert cells(heatmap([[math.nan, 1.0]], pads=[[True, True]])) == [[("NaN", ["n"]), ("1.00", ["p"])]]
+    assert cells(heatmap([[math.nan, 1.0]], pads=[[True, True]])) == [
+        [("NaN", ["n"]), ("1.00", ["p"])]
+    ]
 
 
 def test_axes_carry_the_labels_and_the_alt_text_is_there():
@@ -57,7 +65,10 @@ def test_axes_carry_the_labels_and_the_alt_text_is_there():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (dict(values=torch.zeros(1, 1, 2, 2)), r"values must be a matrix, got shape \(1, 1, 2, 2\)"),
+        (
+            dict(values=torch.zeros(1, 1, 2, 2)),
+            r"values must be a matrix, got shape \(1, 1, 2, 2\)",
+        ),
         (dict(values=[]), "values is empty"),
         (dict(values=[[1, 2], [3]]), "row 1 of values has 1 cells, row 0 has 2"),
         (dict(values=[[1, 2]], rows=["a", "b"]), "2 labels in rows, but the matrix has 1 rows"),
@@ -77,7 +88,11 @@ def test_the_figure_says_the_same_and_none_stays_open():
     from matplotlib import pyplot
 
     picture = heatmap(
-        [[1.0, math.nan], [0.25, -math.inf]], ["r0", "r1"], ["x", "$"], title="scores", pads=[[1, 0], [0] * 2]
+        [[1.0, math.nan], [0.25, -math.inf]],
+        ["r0", "r1"],
+        ["x", "$"],
+        title="scores",
+        pads=[[1, 0], [0] * 2],
     )
     figure = picture.figure()
     axes = figure.axes[0]
@@ -100,12 +115,20 @@ def contrast(a, b):
 
 @pytest.mark.parametrize("theme", [palette.LIGHT, palette.DARK], ids=["light", "dark"])
 def test_every_text_can_be_read(theme):
-    pairs = [("ink", "paper"), ("muted", "paper"), ("pad-ink", "pad"), ("pad-ink", "hatch"), ("good", "paper")]
+    pairs = [
+        ("ink", "paper"),
+        ("muted", "paper"),
+        ("pad-ink", "pad"),
+        ("pad-ink", "hatch"),
+        ("good", "paper"),
+    ]
     pairs = [(theme[a], theme[b]) for a, b in pairs]
     pairs += [("#000000", theme["token"]), ("#000000", theme["allowed"])]
     pairs += [("#ffffff", theme["masked"]), ("#ffffff", theme["alarm"])]
     assert min(contrast(*pair) for pair in pairs) >= 4.5
-    scale = [palette.mix(level, high) for level in range(101) for high in (palette.PLUS, palette.MINUS)]
+    scale = [
+        palette.mix(level, high) for level in range(101) for high in (palette.PLUS, palette.MINUS)
+    ]
     assert min(contrast(colour, palette.ink_on(colour)) for colour in scale) >= 4.5
 
 
@@ -142,7 +165,8 @@ def test_a_picked_row_outlines_its_keys_and_underlines_their_columns(tmp_path):
     path = tmp_path / "page.html"
     mask = [[True, False, True], [False, False, True]]
     path.write_text(
-        "<!doctype html><meta charset=utf-8>" + heatmap(mask, columns=list("abc"), focus=True)._repr_html_()
+        "<!doctype html><meta charset=utf-8>"
+        + heatmap(mask, columns=list("abc"), focus=True)._repr_html_()
     )
     outlined = "[...document.querySelectorAll('td')].map((td) => getComputedStyle(td).outlineStyle == 'solid')"
     underlined = (
@@ -150,13 +174,17 @@ def test_a_picked_row_outlines_its_keys_and_underlines_their_columns(tmp_path):
         ".map((th) => getComputedStyle(th).textDecorationLine == 'underline')"
     )
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
         tab = browser.new_page()
         tab.goto(path.as_uri())
         assert not any(tab.evaluate(outlined) + tab.evaluate(underlined))
         for pick in (lambda row: row.hover(), lambda row: (tab.mouse.move(0, 0), row.focus())):
             for i, row in enumerate(tab.locator("tbody tr").all()):
                 pick(row)
-                assert tab.evaluate(outlined) == [see and r == i for r, line in enumerate(mask) for see in line]
+                assert tab.evaluate(outlined) == [
+                    see and r == i for r, line in enumerate(mask) for see in line
+                ]
                 assert tab.evaluate(underlined) == mask[i]
         browser.close()

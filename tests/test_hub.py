@@ -1,4 +1,5 @@
-"""`load` of a hub id, against a stand-in for the hub: fetched once, offline afterwards, each trouble in one line.
+"""`load` of a hub id, against a stand-in for the hub: fetched once, offline afterwards, each
+trouble in one line.
 
 huggingface_hub reads its settings when it is imported, so the loads run in processes of their own.
 """
@@ -12,7 +13,13 @@ from hub_stand_in import hub
 from small_checkpoint import VOCAB, write_small_checkpoint
 
 NAME = "someone/Small-0.1"
-WANTED = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+WANTED = [
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+]
 LOADED = f"loaded [{VOCAB - 5}, {VOCAB - 3}] hello"
 LOAD = """
 import sys
@@ -39,11 +46,23 @@ def repository(tmp_path_factory):
 
 
 def load(*names, cache, address, **variables) -> list[str]:
-    """What a fresh process says about loading each name from the hub at `address`, its cache in `cache`."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))}
+    """What a fresh process says about loading each name from the hub at `address`, its cache in
+    `cache`."""
+    kept = {
+        key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))
+    }
     proxies = {key: "" for key in kept if key.lower().endswith("_proxy")}
-    environment = kept | proxies | {"HF_ENDPOINT": address, "HF_HOME": str(cache), "NO_PROXY": "127.0.0.1"} | variables
-    environment |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "OMP_NUM_THREADS": "1"}
+    environment = (
+        kept
+        | proxies
+        | {"HF_ENDPOINT": address, "HF_HOME": str(cache), "NO_PROXY": "127.0.0.1"}
+        | variables
+    )
+    environment |= {
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, "-c", LOAD, *names]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -54,9 +73,15 @@ def load(*names, cache, address, **variables) -> list[str]:
 
 def test_a_checkpoint_is_fetched_once_and_is_there_offline(repository, tmp_path):
     with hub({NAME: repository}, gated=["someone/Gated"]) as (address, requests):
-        answers = load(NAME, NAME, "someone/Smal-0.1", "someone/Gated", cache=tmp_path, address=address)
+        answers = load(
+            NAME, NAME, "someone/Smal-0.1", "someone/Gated", cache=tmp_path, address=address
+        )
         assert answers[:2] == [LOADED, LOADED]
-        fetched = [url.rpartition("/")[2] for url in requests if url.startswith("GET") and "/resolve/" in url]
+        fetched = [
+            url.rpartition("/")[2]
+            for url in requests
+            if url.startswith("GET") and "/resolve/" in url
+        ]
         assert sorted(fetched) == WANTED  # each once: no pickle, nothing from below the top
         assert answers[2] == (
             "refused someone/Smal-0.1: not on the hub, or private "
@@ -66,11 +91,16 @@ def test_a_checkpoint_is_fetched_once_and_is_there_offline(repository, tmp_path)
 
         before = len(requests)
         answers = load(NAME, "someone/Other", cache=tmp_path, address=address, HF_HUB_OFFLINE="1")
-        assert answers == [LOADED, "refused someone/Other: not complete in the local cache, and HF_HUB_OFFLINE is set"]
+        assert answers == [
+            LOADED,
+            "refused someone/Other: not complete in the local cache, and HF_HUB_OFFLINE is set",
+        ]
         assert len(requests) == before
     # The server is gone, the cache is not.
     answers = load(NAME, "someone/Other", cache=tmp_path, address=address)
-    reason = f"refused someone/Other: not complete in the local cache, and {address} can't be reached"
+    reason = (
+        f"refused someone/Other: not complete in the local cache, and {address} can't be reached"
+    )
     assert answers == [LOADED, reason]
 
 

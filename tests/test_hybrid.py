@@ -1,11 +1,20 @@
-"""Qwen3.5's own: pads and the memory, interrupted calls, gradients, and checkpoints as they are published."""
+"""Qwen3.5's own: pads and the memory, interrupted calls, gradients, and checkpoints as they are
+published."""
 
 import json
 import random
 
 import pytest
 import torch
-from helpers import HYBRID, alone_logits, difference, random_hybrid, random_model, random_prompts, rectangle
+from helpers import (
+    HYBRID,
+    alone_logits,
+    difference,
+    random_hybrid,
+    random_model,
+    random_prompts,
+    rectangle,
+)
 from safetensors.torch import load_file, save_file
 from small_checkpoint import write_multimodal_checkpoint
 from torch import nn
@@ -29,14 +38,21 @@ def hybrid():
 @pytest.fixture(scope="module")
 def loud():
     """Ids 0 and 319 have 100 in every slot of their embedding; inside the model a pad is id 0."""
-    model = random_hybrid(seed=0, tie_word_embeddings=False)  # a tied head would shout, and drown the leak
+    model = random_hybrid(
+        seed=0, tie_word_embeddings=False
+    )  # a tied head would shout, and drown the leak
     model.model.embed_tokens.weight[[0, 319]] = 100.0
     return model
 
 
 def held(state, row):
     """The row's window and memory of every linear layer."""
-    return [layer[name][row] for layer in state.layers for name in ("conv_state", "recurrent_state") if name in layer]
+    return [
+        layer[name][row]
+        for layer in state.layers
+        for name in ("conv_state", "recurrent_state")
+        if name in layer
+    ]
 
 
 def same(state, row, other, other_row, limit=1e-5):
@@ -71,23 +87,30 @@ def convolved(model, ids, mask, state):
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("pads", [1, 2, 3, 4, 50])
 def test_loud_pads_change_nothing(loud, pads, side):
-    """Case 10: convolution at the first real positions, memory and logits as alone. Without the mask it would show."""
+    """Case 10: convolution at the first real positions, memory and logits as alone. Without the
+    mask it would show."""
     prompt, neighbour = [5, 9, 77, 3], list(range(1, 5 + pads))
     ids, mask = rectangle([prompt, neighbour], 4 + pads, side, 319, random.Random(pads))
     state, alone = loud.new_state(2), loud.new_state(1)
     logits, outputs = convolved(loud, ids, mask, state)
     expected, bare = convolved(loud, torch.tensor([prompt]), None, alone)
     assert difference(logits[0][mask[0]], expected[0]) < 1e-5 and same(state, 0, alone, 0)
-    assert all(difference(ours[0, :3], theirs[0, :3]) < 1e-5 for ours, theirs in zip(outputs, bare, strict=True))
+    assert all(
+        difference(ours[0, :3], theirs[0, :3]) < 1e-5
+        for ours, theirs in zip(outputs, bare, strict=True)
+    )
     off = loud.new_state(2)
     logits, outputs = convolved(loud, ids, None, off)
     assert not same(off, 0, alone, 0, 1e-2)
-    assert side == "right" or difference(logits[0][mask[0]], expected[0]) > 1e-2  # no token sees a pad after it
+    assert (
+        side == "right" or difference(logits[0][mask[0]], expected[0]) > 1e-2
+    )  # no token sees a pad after it
 
 
 @pytest.mark.parametrize("part", ["log_decay", "beta", "window"])
 def test_each_part_of_the_masking_is_needed(loud, part, monkeypatch):
-    """The second turn of a batch, with the masking switched off piece by piece: the shorter row's memory goes wrong."""
+    """The second turn of a batch, with the masking switched off piece by piece: the shorter row's
+    memory goes wrong."""
     first, second = [[5, 9, 77], [1, 2, 3]], [[8], [4, 6, 7, 2, 9]]
 
     def two_turns():
@@ -101,9 +124,14 @@ def test_each_part_of_the_masking_is_needed(loud, part, monkeypatch):
     fill = torch.Tensor.masked_fill
 
     def leaky(tensor, mask, value):
-        """Leaves one of the two that DeltaNet fills as it is: the logarithms of decay are below 0, beta above."""
+        """Leaves one of the two that DeltaNet fills as it is: the logarithms of decay are below 0,
+        beta above."""
         column = mask.shape == (*tensor.shape[:-1], 1) and tensor.shape[-1] == 4
-        return tensor if column and (tensor.min() < 0) == (part == "log_decay") else fill(tensor, mask, value)
+        return (
+            tensor
+            if column and (tensor.min() < 0) == (part == "log_decay")
+            else fill(tensor, mask, value)
+        )
 
     if part == "window":
         monkeypatch.setattr(ForwardBatch, "last_inputs", lambda b, inputs: inputs[:, b.width :])
@@ -139,7 +167,8 @@ def test_a_ragged_second_part(loud, side):
 @pytest.mark.parametrize("steps", [[5], [1] * 5, [2, 3]])
 @pytest.mark.parametrize("pad", [0, 319, 7])
 def test_pads_leave_memory_and_window_bit_by_bit(loud, pad, steps):
-    """Case 13: five masked pads after a b c, whatever their embedding, alone or beside a row that goes on."""
+    """Case 13: five masked pads after a b c, whatever their embedding, alone or beside a row that
+    goes on."""
     for rows in ([0], [0, 1, 2], [2, 0, 1]):  # as a block, and one by one
         state = loud.new_state(len(rows))
         loud(torch.tensor([[5, 9, 77]] * len(rows)), state=state)
@@ -149,7 +178,9 @@ def test_pads_leave_memory_and_window_bit_by_bit(loud, pad, steps):
             mask = torch.zeros(len(rows), width, dtype=torch.bool)
             mask[1:] = True
             loud(ids, mask, state, rows=rows if rows[0] else range(len(rows)))
-        assert all(torch.equal(was, now) for was, now in zip(before, held(state, rows[0]), strict=True))
+        assert all(
+            torch.equal(was, now) for was, now in zip(before, held(state, rows[0]), strict=True)
+        )
         assert len(rows) == 1 or not torch.equal(held(state, rows[1])[1], before[1])
 
 
@@ -193,7 +224,10 @@ def test_layers_of_one_kind(layer_types):
     prompts = random_prompts(random.Random(0), 3, 9)
     batch = qwenlab.generate(model, prompts, max_new_tokens=4, stop=())
     assert (
-        batch.token_ids == qwenlab.generate(model, prompts, max_new_tokens=4, stop=(), strategy="sequential").token_ids
+        batch.token_ids
+        == qwenlab.generate(
+            model, prompts, max_new_tokens=4, stop=(), strategy="sequential"
+        ).token_ids
     )
     state = model.new_state(1, capacity=3)
     with pytest.raises(ValueError, match="its state has room for 3"):
@@ -209,7 +243,8 @@ def test_a_mask_that_only_attention_understands_is_refused(hybrid):
 
 
 def interrupted(model, state, problem, rows=None, width=1):
-    """A call that breaks off in its last layer, when the memories of the others are changed already."""
+    """A call that breaks off in its last layer, when the memories of the others are changed
+    already."""
 
     def broken(*_):
         raise problem
@@ -217,7 +252,11 @@ def interrupted(model, state, problem, rows=None, width=1):
     model.attention = broken
     try:
         with pytest.raises(problem):
-            model(torch.ones(len(rows or range(state.batch_size)), width, dtype=torch.long), state=state, rows=rows)
+            model(
+                torch.ones(len(rows or range(state.batch_size)), width, dtype=torch.long),
+                state=state,
+                rows=rows,
+            )
     finally:
         model.attention = "sdpa"
 
@@ -232,7 +271,9 @@ def test_an_interrupted_call_leaves_its_rows_invalid_and_says_so(model, problem,
     interrupted(model, state, problem, [2, 1], width)
     assert state.invalid == {1, 2} and state.lengths.tolist() == [2, 2, 2]
     for rows in (None, [0, 2], range(1, 2)):
-        with pytest.raises(ValueError, match=r"row [12] is invalid: a call broke off .* put a snap"):
+        with pytest.raises(
+            ValueError, match=r"row [12] is invalid: a call broke off .* put a snap"
+        ):
             model(torch.ones(len(rows or range(3)), 1, dtype=torch.long), state=state, rows=rows)
     logits = model(torch.tensor([[9]]), state=state, rows=[0])
     assert difference(logits[0], alone_logits(model, [1, 2, 9])[-1:]) < 1e-5
@@ -256,7 +297,10 @@ def test_what_is_refused_leaves_no_row_invalid(model, width):
         with pytest.raises(ValueError, match=f"token id {wrong} is outside"):
             model(torch.full((1, width), wrong), state=state)
     assert not state.invalid
-    assert difference(model(torch.tensor([[2]]), state=state)[0], alone_logits(model, [7, 3, 2])[-1:]) < 1e-5
+    assert (
+        difference(model(torch.tensor([[2]]), state=state)[0], alone_logits(model, [7, 3, 2])[-1:])
+        < 1e-5
+    )
 
 
 # --- Gradients ---
@@ -271,7 +315,10 @@ def test_gradients_of_a_padded_batch_are_the_sum_of_the_rows(chunk, side):
         if isinstance(module, DeltaNet):
             module.chunk_size = chunk
     model.model.embed_tokens.weight[[0, 319]] = 100.0
-    prompts = [[rng + 1 for rng in random.Random(length).sample(range(300), length)] for length in (2, 33, 70)]
+    prompts = [
+        [rng + 1 for rng in random.Random(length).sample(range(300), length)]
+        for length in (2, 33, 70)
+    ]
     ids, mask = rectangle(prompts, 75, side, 319, random.Random(0))
     model.requires_grad_(True)
     (model(ids, mask)[mask].logsumexp(-1).sum()).backward()
@@ -294,7 +341,8 @@ def test_saved_and_loaded_again(tmp_path):
     stored = load_file(tmp_path / "model.safetensors")
     wide = {name for name, t in stored.items() if t.dtype == torch.float32}
     assert (
-        wide == {n for n in stored if n.endswith(("linear_attn.A_log", "linear_attn.norm.weight"))} and len(wide) == 6
+        wide == {n for n in stored if n.endswith(("linear_attn.A_log", "linear_attn.norm.weight"))}
+        and len(wide) == 6
     )
     for dtype in (None, torch.bfloat16):
         other = Model(Config.from_dict(HYBRID))
@@ -314,10 +362,14 @@ def test_a_multimodal_checkpoint_gives_its_language_model(multimodal):
     folder, text, weight_map = multimodal
     for dtype in ("float32", "bfloat16"):
         model, tokenizer = load(folder, dtype)
-        assert model.ignored == [name for name in weight_map if name.startswith(("model.visual.", "mtp."))]
+        assert model.ignored == [
+            name for name in weight_map if name.startswith(("model.visual.", "mtp."))
+        ]
         assert model.stop_ids == {3, 5, tokenizer.control["<|im_end|>"]}
         kept = {name for name, p in model.named_parameters() if p.dtype == torch.float32}
-        assert dtype == "float32" or all(name.endswith(("A_log", "linear_attn.norm.weight")) for name in kept)
+        assert dtype == "float32" or all(
+            name.endswith(("A_log", "linear_attn.norm.weight")) for name in kept
+        )
     expected = random_model(**text)  # the one that was written, as bfloat16 rounds it
     for name, p in expected.named_parameters():
         if not name.endswith(("A_log", "linear_attn.norm.weight")):
@@ -326,7 +378,9 @@ def test_a_multimodal_checkpoint_gives_its_language_model(multimodal):
     assert torch.equal(load(folder, "float32")[0](ids), expected(ids))
 
 
-def test_a_tensor_that_is_there_twice_and_eyes_of_a_dense_model_are_surplus(multimodal, tmp_path_factory):
+def test_a_tensor_that_is_there_twice_and_eyes_of_a_dense_model_are_surplus(
+    multimodal, tmp_path_factory
+):
     folder, text, weight_map = multimodal
     file = folder / weight_map["model.language_model.norm.weight"]
     save_file(load_file(file) | {"model.norm.weight": torch.zeros(64)}, file)

@@ -1,4 +1,5 @@
-"""Equal to transformers' Qwen3.5 language model on random checkpoints written by transformers itself."""
+"""Equal to transformers' Qwen3.5 language model on random checkpoints written by transformers
+itself."""
 
 import json
 
@@ -50,7 +51,11 @@ SHAPES = {
         "linear_value_head_dim": 32,
         "linear_conv_kernel_dim": 6,
         "layer_types": [LINEAR, FULL, LINEAR],
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5},
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 1e6,
+            "partial_rotary_factor": 0.5,
+        },
     },
     "linear only, eps that counts": {
         "layer_types": [LINEAR, LINEAR],
@@ -59,7 +64,11 @@ SHAPES = {
         "tie_word_embeddings": True,
     },
     "full only": {"layer_types": [FULL, FULL], "num_key_value_heads": 1, "head_dim": 8},
-    "no window": {"linear_conv_kernel_dim": 1, "layer_types": [LINEAR, FULL], "num_attention_heads": 6},
+    "no window": {
+        "linear_conv_kernel_dim": 1,
+        "layer_types": [LINEAR, FULL],
+        "num_attention_heads": 6,
+    },
 }
 
 
@@ -119,15 +128,28 @@ def test_left_padded_prompts_and_greedy_answers(pair):
     answers = generate(ours, prompts, max_new_tokens=8, stop=()).token_ids
     for prompt, answer in zip(prompts, answers, strict=True):
         with torch.no_grad():
-            logits = reference(torch.tensor([prompt + answer]), use_cache=False).logits[0, len(prompt) - 1 : -1]
+            logits = reference(torch.tensor([prompt + answer]), use_cache=False).logits[
+                0, len(prompt) - 1 : -1
+            ]
         assert answer == logits.argmax(-1).tolist()
 
 
 def test_a_multimodal_checkpoint_as_transformers_writes_it(tmp_path):
     """Text nested in config.json and under model.language_model., beside eyes, in shards."""
     config = transformers.Qwen3_5Config(
-        text_config={**SHAPE, "num_hidden_layers": 4, "vocab_size": VOCAB, "tie_word_embeddings": False},
-        vision_config={"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 48},
+        text_config={
+            **SHAPE,
+            "num_hidden_layers": 4,
+            "vocab_size": VOCAB,
+            "tie_word_embeddings": False,
+        },
+        vision_config={
+            "depth": 1,
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_heads": 2,
+            "out_hidden_size": 48,
+        },
         tie_word_embeddings=False,
     )
     torch.manual_seed(0)
@@ -137,7 +159,9 @@ def test_a_multimodal_checkpoint_as_transformers_writes_it(tmp_path):
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())["weight_map"]
     assert len(set(index.values())) > 1
     ours, _ = load(tmp_path)
-    assert set(ours.ignored) == {name for name in index if name.startswith("model.visual.")} != set()
+    assert (
+        set(ours.ignored) == {name for name in index if name.startswith("model.visual.")} != set()
+    )
     ids = torch.randint(0, VOCAB, (2, 70))
     with torch.no_grad():
         assert difference(ours(ids), reference(input_ids=ids, use_cache=False).logits) < 1e-4

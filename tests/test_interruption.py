@@ -1,7 +1,8 @@
-"""An exception may strike anywhere: whatever goes on afterwards is told what it is told alone, or refused in one line.
+"""An exception may strike anywhere: whatever goes on afterwards is told what it is told alone, or
+refused in one line.
 
-Where to strike is found by tracing a run that nothing disturbs, so nothing here knows how a step is made.
-"""
+Where to strike is found by tracing a run that nothing disturbs, so nothing here knows how a step is
+made."""
 
 import random
 import sys
@@ -26,18 +27,28 @@ BREAKS = (KeyboardInterrupt, MemoryError)  # what no step can see coming
 
 @cache
 def family(name):
-    """Over the small tokenizer's vocabulary; some of it ends an answer, so that answers end now and then."""
+    """Over the small tokenizer's vocabulary; some of it ends an answer, so that answers end now and
+    then."""
     model = FAMILIES[name](seed=0, vocab_size=VOCAB, eos_token_id=VOCAB - 3)
     model.stop_ids = frozenset(range(100, 124)) | {VOCAB - 3, VOCAB - 5}
     return model
 
 
 class Strike:
-    """While it is entered, raises `problem` before line number `at` of the package's that is reached, counted from 1;
-    with at=None it only notes them: `lines` has (file, number) of each, `seen` what `look` gave just before it. Lines
-    count only where `step` (a code object) is being called, if given, and from when `after` says True."""
+    """While it is entered, raises `problem` before line number `at` of the package's that is
+    reached, counted from 1; with at=None it only notes them: `lines` has (file, number) of each,
+    `seen` what `look` gave just before it. Lines count only where `step` (a code object) is being
+    called, if given, and from when `after` says True."""
 
-    def __init__(self, at=None, problem=KeyboardInterrupt, *, step=None, after=lambda: True, look=lambda: None):
+    def __init__(
+        self,
+        at=None,
+        problem=KeyboardInterrupt,
+        *,
+        step=None,
+        after=lambda: True,
+        look=lambda: None,
+    ):
         self.at, self.problem, self.step, self.after, self.look = at, problem, step, after, look
         self.lines, self.seen = [], []
 
@@ -78,7 +89,9 @@ def each_line_once(rng, lines, reduced):
 def around_changes(seen, before=8, behind=4):
     """For each change of what was seen, the lines before and behind it."""
     changes = [place for place in range(1, len(seen)) if seen[place] != seen[place - 1]]
-    near = [range(max(1, place - before + 1), min(len(seen), place + behind) + 1) for place in changes]
+    near = [
+        range(max(1, place - before + 1), min(len(seen), place + behind) + 1) for place in changes
+    ]
     return [list(places) for places in near]
 
 
@@ -86,7 +99,8 @@ def around_changes(seen, before=8, behind=4):
 
 
 class Talk:
-    """A few requests with settings of their own in an engine, what on_token was told, and what each is told alone."""
+    """A few requests with settings of their own in an engine, what on_token was told, and what each
+    is told alone."""
 
     def __init__(self, name, seed):
         self.rng, self.model, self.told = random.Random(seed), family(name), {}
@@ -120,7 +134,9 @@ class Talk:
 
     def alone(self):
         return [
-            qwenlab.generate(self.model, [prompt], strategy="sequential", **own | {"seed": [own["seed"]]})[0]
+            qwenlab.generate(
+                self.model, [prompt], strategy="sequential", **own | {"seed": [own["seed"]]}
+            )[0]
             for prompt, own in zip(self.prompts, self.options, strict=True)
         ]
 
@@ -132,7 +148,10 @@ class Talk:
                 assert "MemoryError" in request.error and "\n" not in request.error
                 assert request.token_ids == alone.token_ids[: len(request.token_ids)]
                 continue
-            assert (request.token_ids, request.finish_reason) == (alone.token_ids, alone.finish_reason)
+            assert (request.token_ids, request.finish_reason) == (
+                alone.token_ids,
+                alone.finish_reason,
+            )
             assert request.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
         assert engine.stats.finished == len(requests)
         assert engine.stats.sampled_tokens == sum(len(request.logprobs) for request in requests)
@@ -151,7 +170,8 @@ def go_on(engine, strike):
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("seed", range(count(6, 60)))
 def test_an_engine_goes_on_wherever_an_exception_struck(name, seed):
-    """Up to three times at random lines: all answers as alone, every id told once, every end counted."""
+    """Up to three times at random lines: all answers as alone, every id told once, every end
+    counted."""
     talk = Talk(name, seed)
     expected, lines = talk.alone(), talk.lines()
     engine, requests = talk.engine()
@@ -221,10 +241,16 @@ def talk_on(chat, turns):
             if text is None:
                 assert chat.token_ids[row] == before[row]
                 continue
-            opening = SMALL.next_turn(text) if before[row] else SMALL.chat([{"role": "user", "content": text}])
+            opening = (
+                SMALL.next_turn(text)
+                if before[row]
+                else SMALL.chat([{"role": "user", "content": text}])
+            )
             request = chat.requests[row]
             assert request.prompt == before[row] + opening
-            assert (request.token_ids, request.finish_reason) == answer_alone(chat.model, request.prompt)
+            assert (request.token_ids, request.finish_reason) == answer_alone(
+                chat.model, request.prompt
+            )
 
 
 def struck_turn(chat, texts, strike):
@@ -237,19 +263,29 @@ def struck_turn(chat, texts, strike):
                     pass
             else:
                 chat.send(texts)
-    except (strike.problem, ChatTemplateError):  # a template that fails is refused in one line, whatever the reason
+    except (
+        strike.problem,
+        ChatTemplateError,
+    ):  # a template that fails is refused in one line, whatever the reason
         pass
     for row, text in enumerate(texts):
         if chat.token_ids[row] == before[row]:
             continue
-        opening = SMALL.next_turn(text) if before[row] else SMALL.chat([{"role": "user", "content": text}])
+        opening = (
+            SMALL.next_turn(text)
+            if before[row]
+            else SMALL.chat([{"role": "user", "content": text}])
+        )
         said = chat.token_ids[row][len(before[row]) + len(opening) :]
         assert chat.token_ids[row] == before[row] + opening + said
         assert said == answer_alone(chat.model, before[row] + opening)[0][: len(said)]
 
 
 def turns_of(rng, rows):
-    return [[rng.choice(["a", "the in", "b" * 9, None]) for _ in range(rows - 1)] + ["in the"] for _ in range(4)]
+    return [
+        [rng.choice(["a", "the in", "b" * 9, None]) for _ in range(rows - 1)] + ["in the"]
+        for _ in range(4)
+    ]
 
 
 def chat_lines(model, turns, many):
@@ -303,14 +339,27 @@ def test_an_evaluation_goes_on_wherever_in_a_step_memory_ran_out(name, seed):
     def records(strike):
         with strike:
             result = evaluate(
-                model, tokenizer, problems, samples=2, temperature=1.0, max_new_tokens=12, seed=seed, batch_size=5
+                model,
+                tokenizer,
+                problems,
+                samples=2,
+                temperature=1.0,
+                max_new_tokens=12,
+                seed=seed,
+                batch_size=5,
             )
-        return [{key: value for key, value in record.items() if key != "seconds"} for record in result.records]
+        return [
+            {key: value for key, value in record.items() if key != "seconds"}
+            for record in result.records
+        ]
 
     step = qwenlab.Engine.step.__code__
     calm = Strike(step=step)
     expected = records(calm)
-    assert records(Strike(rng.randint(1, len(calm.lines)), torch.OutOfMemoryError, step=step)) == expected
+    assert (
+        records(Strike(rng.randint(1, len(calm.lines)), torch.OutOfMemoryError, step=step))
+        == expected
+    )
 
 
 # --- The state -------------------------------------------------------------------------------------------------------
@@ -326,7 +375,9 @@ def grown(model):
 
 
 CHANGES = {
-    "a call that makes it grow": lambda model, state, other: model(torch.tensor([[7, 8, 9]]), state=state, rows=[1]),
+    "a call that makes it grow": lambda model, state, other: model(
+        torch.tensor([[7, 8, 9]]), state=state, rows=[1]
+    ),
     "a decode step": lambda model, state, other: model(torch.tensor([[7], [8]]), state=state),
     "reset": lambda model, state, other: state.reset([0]),
     "put": lambda model, state, other: state.put([1], other),
@@ -337,7 +388,8 @@ CHANGES = {
 @pytest.mark.parametrize("what", CHANGES)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_row_is_right_or_refused_wherever_an_exception_struck(name, what):
-    """Struck at every line of each change: a row goes on as its length says, or is refused until it is read again."""
+    """Struck at every line of each change: a row goes on as its length says, or is refused until it
+    is read again."""
     model, change = family(name), CHANGES[what]
     other = model.new_state(1)
     model(torch.tensor([[11, 12, 13, 14]]), state=other)
@@ -366,7 +418,10 @@ def test_a_row_is_right_or_refused_wherever_an_exception_struck(name, what):
             else:
                 length = int(state.lengths[row])
                 fits = [ids for ids in may_hold[row] if len(ids) == length]
-                assert any(difference(logits[-1], alone_logits(model, [*ids, 20])[-1]) < 1e-5 for ids in fits)
+                assert any(
+                    difference(logits[-1], alone_logits(model, [*ids, 20])[-1]) < 1e-5
+                    for ids in fits
+                )
         return strike.lines
 
     for at in each_line_once(random.Random(0), struck(None), 5):

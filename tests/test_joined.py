@@ -1,4 +1,5 @@
-"""Joined projections: one block of memory beneath several parameters, which stay the ones that count."""
+"""Joined projections: one block of memory beneath several parameters, which stay the ones that
+count."""
 
 import copy
 
@@ -55,7 +56,9 @@ def load_another(model):
 
 
 @pytest.mark.parametrize(
-    "change", [replace_parameter, replace_data, change_in_place, there_and_back, load_another], ids=lambda f: f.__name__
+    "change",
+    [replace_parameter, replace_data, change_in_place, there_and_back, load_another],
+    ids=lambda f: f.__name__,
 )
 def test_a_changed_weight_counts_at_once(used, change):
     with torch.no_grad():
@@ -98,7 +101,9 @@ def test_training_after_joining_trains_what_is_computed(used):
 def test_no_second_copy(used):
     attention = used.model.layers[0].self_attn
     parts = [attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]
-    storages = {part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for part in parts}
+    storages = {
+        part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for part in parts
+    }
     assert list(storages.values()) == [sum(part.nbytes for part in parts)]
 
 
@@ -127,7 +132,8 @@ def test_a_replaced_projection_or_a_hook_takes_part(used):
 
 
 def test_generating_leaves_the_model_fit_for_training():
-    """What generate leaves behind (joined blocks, the rotary table) must serve gradients, and the other way round."""
+    """What generate leaves behind (joined blocks, the rotary table) must serve gradients, and the
+    other way round."""
     model = random_model(seed=6)
     prompt = [5, 9, 77]
     said = generate(model, [prompt], max_new_tokens=5, stop=()).token_ids[0]
@@ -135,7 +141,9 @@ def test_generating_leaves_the_model_fit_for_training():
     optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
     for _ in range(3):
         logprobs = model(torch.tensor([prompt + said])).log_softmax(-1)[0, 2:-1]  # (5, V)
-        logprobs.gather(1, torch.tensor(said)[:, None]).mean().backward()  # what it said becomes unlikely
+        logprobs.gather(
+            1, torch.tensor(said)[:, None]
+        ).mean().backward()  # what it said becomes unlikely
         optimiser.step()
         optimiser.zero_grad()
     agree(model.requires_grad_(False))

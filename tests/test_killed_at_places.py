@@ -1,4 +1,5 @@
-"""GRPO killed at an operation on a file that is chosen by its count, not by the clock: it ends as one that was not."""
+"""GRPO killed at an operation on a file that is chosen by its count, not by the clock: it ends as
+one that was not."""
 
 import json
 import subprocess
@@ -8,8 +9,9 @@ import pytest
 from helpers import FULL
 from small_checkpoint import write_small_checkpoint
 
-# One process imports everything, and each run is a fork of it. Asked for a folder and a place (-1: nowhere), it dies by
-# SIGKILL right before that operation, or tells the operations of a run that came to its end.
+# One process imports everything, and each run is a fork of it. Asked for a folder and a place (-1:
+# nowhere), it dies by SIGKILL right before that operation, or tells the operations of a run that
+# came to its end.
 PROGRAM = """
 import json, os, signal, sys
 import torch
@@ -72,7 +74,10 @@ def contents(folder):
     """Every file in the folder: its bytes, or only that it is there where its times may differ."""
     files = {str(path.relative_to(folder)): path for path in folder.rglob("*")}
     timed = ("metrics.jsonl", "metrics.csv")
-    return {name: path.is_file() and path.name not in timed and path.read_bytes() for name, path in files.items()}
+    return {
+        name: path.is_file() and path.name not in timed and path.read_bytes()
+        for name, path in files.items()
+    }
 
 
 def test_a_grpo_run_killed_at_any_operation_ends_with_the_files_of_one_that_was_not(run, tmp_path):
@@ -80,9 +85,13 @@ def test_a_grpo_run_killed_at_any_operation_ends_with_the_files_of_one_that_was_
     expected = contents(tmp_path / "whole")
     assert status == 0 and "step-000003" in expected and "step-000002" not in expected
     # A new checkpoint has its name by a rename; what follows removes the one before.
-    around = [i for i, name in enumerate(operations) if "shutil.rmtree" in (name, operations[i - 1])]
+    around = [
+        i for i, name in enumerate(operations) if "shutil.rmtree" in (name, operations[i - 1])
+    ]
     for place in range(len(operations)) if FULL else around[-3:]:
         folder = tmp_path / f"killed at {place}"
         assert run(folder, place)[0] == 9
         assert run(folder)[0] == 0
-        assert contents(folder) == expected, f"killed right before operation {place}, {operations[place]}"
+        assert contents(folder) == expected, (
+            f"killed right before operation {place}, {operations[place]}"
+        )

@@ -19,7 +19,9 @@ def test_the_norm_is_worked_out_in_float32():
 def test_eps_keeps_a_row_of_zeros_finite_and_counts():
     norm = layers.RMSNorm(4, 1e-2)
     assert not norm(torch.zeros(1, 4)).any()
-    assert torch.allclose(norm(torch.full((1, 4), 0.1)), torch.full((1, 4), 0.1 / (0.01 + 1e-2) ** 0.5))
+    assert torch.allclose(
+        norm(torch.full((1, 4), 0.1)), torch.full((1, 4), 0.1 / (0.01 + 1e-2) ** 0.5)
+    )
 
 
 def test_angles_are_worked_out_in_float32():

@@ -1,4 +1,5 @@
-"""Kernels for a few rows: all give the same, the quickest is kept, and the choice can be forced and told."""
+"""Kernels for a few rows: all give the same, the quickest is kept, and the choice can be forced and
+told."""
 
 import time
 
@@ -26,9 +27,15 @@ def kernels(monkeypatch):
 
     def set_times(**milliseconds):
         def slow(name, ms):
-            return lambda x, weight: (calls.append(name), time.sleep(ms / 1e3), F.linear(x, weight))[-1]
+            return lambda x, weight: (
+                calls.append(name),
+                time.sleep(ms / 1e3),
+                F.linear(x, weight),
+            )[-1]
 
-        monkeypatch.setattr(linear, "KERNELS", {name: slow(name, ms) for name, ms in milliseconds.items()})
+        monkeypatch.setattr(
+            linear, "KERNELS", {name: slow(name, ms) for name, ms in milliseconds.items()}
+        )
         return calls
 
     return set_times
@@ -40,9 +47,14 @@ def kernels(monkeypatch):
 @pytest.mark.parametrize("shape", [(24, 16), (130, 288)], ids=str)
 def test_every_kernel_computes_the_product(name, rows, shape):
     generator = torch.Generator().manual_seed(rows)
-    x, weight = torch.randn(rows, shape[1], generator=generator), torch.randn(shape, generator=generator)
+    x, weight = (
+        torch.randn(rows, shape[1], generator=generator),
+        torch.randn(shape, generator=generator),
+    )
     threads = torch.get_num_threads()
-    torch.set_num_threads(3)  # `shared` makes as many parts, and not every number of rows can be parted
+    torch.set_num_threads(
+        3
+    )  # `shared` makes as many parts, and not every number of rows can be parted
     try:
         out = linear.KERNELS[name](x, weight)
     finally:
@@ -62,7 +74,9 @@ def test_a_row_of_nan_stays_by_itself(name):
 
 @pytest.mark.parametrize("quick", ["turned", "shared", "linear"])
 def test_the_quickest_is_kept_and_measured_once(kernels, quick):
-    calls = kernels(**{name: 0.2 if name == quick else 1.5 for name in ("linear", "turned", "shared")})
+    calls = kernels(
+        **{name: 0.2 if name == quick else 1.5 for name in ("linear", "turned", "shared")}
+    )
     x, weight = torch.ones(4, 8), torch.ones(6, 8)
     with torch.no_grad():
         linear.product(x, weight)
@@ -100,9 +114,13 @@ def test_rows_between_two_numbers_count_as_the_next_and_one_or_many_are_not_meas
 def test_one_kernel_can_be_forced(monkeypatch):
     monkeypatch.setenv("QWENLAB_LINEAR", "turned")
     assert linear.choose(1, torch.ones(6, 8)) == "turned" and not linear.chosen
-    assert linear.table() == "turned, forced by QWENLAB_LINEAR" and linear.record() == {"forced": "turned"}
+    assert linear.table() == "turned, forced by QWENLAB_LINEAR" and linear.record() == {
+        "forced": "turned"
+    }
     monkeypatch.setenv("QWENLAB_LINEAR", "magic")
-    with pytest.raises(ValueError, match=f"QWENLAB_LINEAR is 'magic', expected one of {', '.join(NAMES)}"):
+    with pytest.raises(
+        ValueError, match=f"QWENLAB_LINEAR is 'magic', expected one of {', '.join(NAMES)}"
+    ):
         linear.choose(1, torch.ones(6, 8))
 
 
@@ -112,15 +130,27 @@ def test_the_table_and_the_record(kernels):
         linear.choose(rows, torch.ones(6, 8))
     head, line = linear.table().splitlines()
     assert head.split() == ["rows", "2", "3", "4", "8", "16", "32", "64"]
-    assert line.startswith("6 x 8, float32, ") and line.split()[-7:] == ["-", "-", "turned", "-", "turned", "-", "-"]
+    assert line.startswith("6 x 8, float32, ") and line.split()[-7:] == [
+        "-",
+        "-",
+        "turned",
+        "-",
+        "turned",
+        "-",
+        "-",
+    ]
     threads = torch.get_num_threads()
-    assert linear.record() == {f"{rows} rows, 6 x 8, float32, {threads} threads": "turned" for rows in (4, 16)}
+    assert linear.record() == {
+        f"{rows} rows, 6 x 8, float32, {threads} threads": "turned" for rows in (4, 16)
+    }
 
 
 def test_a_measurement_is_short_and_its_memory_is_bounded(monkeypatch):
     made = []
     new_ones = torch.Tensor.new_ones
-    monkeypatch.setattr(torch.Tensor, "new_ones", lambda self, *size: made.append(new_ones(self, *size)) or made[-1])
+    monkeypatch.setattr(
+        torch.Tensor, "new_ones", lambda self, *size: made.append(new_ones(self, *size)) or made[-1]
+    )
     weight = torch.ones(20_000, 256)  # 20 MB
     began = time.perf_counter()
     linear.choose(4, weight)

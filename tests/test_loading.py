@@ -1,4 +1,5 @@
-"""`load`: names to folders, settings of the model it returns, and what is said when a checkpoint is not whole."""
+"""`load`: names to folders, settings of the model it returns, and what is said when a checkpoint is
+not whole."""
 
 import json
 import os
@@ -70,7 +71,9 @@ def test_stop_ids_come_from_generation_config_then_from_config(folder):
     assert load(folder)[0].stop_ids == frozenset({VOCAB - 3, VOCAB - 5})
     settings = folder / "generation_config.json"
     settings.write_text(json.dumps({"eos_token_id": VOCAB - 5}))
-    assert load(folder)[0].stop_ids == frozenset({VOCAB - 3, VOCAB - 5}), "the tokenizer's own <|im_end|> too"
+    assert load(folder)[0].stop_ids == frozenset({VOCAB - 3, VOCAB - 5}), (
+        "the tokenizer's own <|im_end|> too"
+    )
     (folder / "config.json").write_text(json.dumps(CONFIG | {"eos_token_id": 7}))
     assert load(folder)[0].stop_ids == frozenset({VOCAB - 3, VOCAB - 5})
     settings.write_text("{}")
@@ -81,7 +84,8 @@ def test_stop_ids_come_from_generation_config_then_from_config(folder):
     assert load(folder)[0].stop_ids == frozenset({VOCAB - 3})
     settings.write_text(json.dumps({"eos_token_id": ["7"]}))
     with pytest.raises(
-        CheckpointError, match=r"generation_config\.json: eos_token_id holds '7', expected whole numbers"
+        CheckpointError,
+        match=r"generation_config\.json: eos_token_id holds '7', expected whole numbers",
     ):
         load(folder)
 
@@ -112,7 +116,9 @@ def test_a_folder_named_like_a_shipped_model_is_written_with_a_dot(folder, monke
         assert load(Path(shipped))[0].config.vocab_size == VOCAB
 
 
-def test_a_checkpoint_without_a_tokenizer_gives_the_model_and_says_what_is_missing(folder, tmp_path, run):
+def test_a_checkpoint_without_a_tokenizer_gives_the_model_and_says_what_is_missing(
+    folder, tmp_path, run
+):
     expected = load(folder)[0](torch.tensor([[1, 2, 3]]))
     (folder / "tokenizer.json").unlink()
     with pytest.warns(UserWarning, match=r"small: no tokenizer\.json, so the tokenizer is None"):
@@ -123,7 +129,10 @@ def test_a_checkpoint_without_a_tokenizer_gives_the_model_and_says_what_is_missi
     for command in (("generate", "prompts.txt"), ("chat",), ("evaluate", "--data", "tiny-test")):
         code, out, err = run(*command, "--model", "./small")
         assert code == 2 and not out
-        assert err.startswith("qwenlab: ./small: no tokenizer.json in this checkpoint") and err.count("\n") == 1
+        assert (
+            err.startswith("qwenlab: ./small: no tokenizer.json in this checkpoint")
+            and err.count("\n") == 1
+        )
 
 
 @pytest.mark.parametrize("family", ["dense", "hybrid"])
@@ -137,7 +146,9 @@ def test_a_stored_head_counts_though_the_config_ties_it(tmp_path, family):
     save_weights(untied, tmp_path)
     write_small_tokenizer(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(values))
-    with pytest.warns(UserWarning, match="config.json ties lm_head to the embedding, but the stored one differs"):
+    with pytest.warns(
+        UserWarning, match="config.json ties lm_head to the embedding, but the stored one differs"
+    ):
         model, _ = load(tmp_path)
     ids = torch.tensor([[1, 2, 3, 4]])
     assert torch.equal(model(ids), untied(ids)) and model.config.tie_word_embeddings is False
@@ -150,25 +161,37 @@ def test_a_stored_head_counts_though_the_config_ties_it(tmp_path, family):
     assert torch.equal(again(ids), model(ids))
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", "chat_template.jinja"])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "tokenizer.json", "config.json", "chat_template.jinja"]
+)
 def test_a_git_lfs_pointer_is_called_that(folder, name):
-    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 1503300328\n"
+    pointer = (
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 1503300328\n"
+    )
     (folder / name).write_text(pointer)
-    with pytest.raises(QwenlabError, match=r"^[^\n]*: a Git LFS pointer, not the file itself; [^\n]*$") as caught:
+    with pytest.raises(
+        QwenlabError, match=r"^[^\n]*: a Git LFS pointer, not the file itself; [^\n]*$"
+    ) as caught:
         load(folder)
     assert str(caught.value).startswith(str(folder / name))
 
 
-@pytest.mark.parametrize("name", ["~nosuchuser/x", "a" * 5000, "a" * 300 + "/b", "./" + "b/" * 3000])
+@pytest.mark.parametrize(
+    "name", ["~nosuchuser/x", "a" * 5000, "a" * 300 + "/b", "./" + "b/" * 3000]
+)
 def test_a_name_that_can_be_no_path_is_refused_in_one_short_line(name):
     with pytest.raises(CheckpointError, match=r"^no checkpoint '.*': ") as caught:
         load(name)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize("name", ["tinny", "./nowhere", "/nowhere/at/all", "a/b/c", "some one/x", "someone/..", "../x"])
+@pytest.mark.parametrize(
+    "name", ["tinny", "./nowhere", "/nowhere/at/all", "a/b/c", "some one/x", "someone/..", "../x"]
+)
 def test_a_name_that_leads_nowhere_lists_what_there_is(name):
-    with pytest.raises(CheckpointError, match=r"no checkpoint '.*': shipped are .*; write a folder as ./name"):
+    with pytest.raises(
+        CheckpointError, match=r"no checkpoint '.*': shipped are .*; write a folder as ./name"
+    ):
         load(name)
 
 
@@ -179,7 +202,9 @@ def test_what_is_no_name_is_refused(name):
 
 
 def test_a_file_is_no_folder(folder):
-    with pytest.raises(CheckpointError, match=r"config\.json: a file, expected the checkpoint's folder"):
+    with pytest.raises(
+        CheckpointError, match=r"config\.json: a file, expected the checkpoint's folder"
+    ):
         load(folder / "config.json")
 
 
@@ -191,7 +216,8 @@ def test_every_shipped_model_loads():
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_a_checkpoint_saved_by_transformers_gives_its_words(tmp_path, shards):
-    """The 0.6B's published names and layout at width 16, with the real tokenizer where it is at hand."""
+    """The 0.6B's published names and layout at width 16, with the real tokenizer where it is at
+    hand."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(shards)
@@ -199,21 +225,29 @@ def test_a_checkpoint_saved_by_transformers_gives_its_words(tmp_path, shards):
     values = CONFIG | {"vocab_size": vocab_size, "hidden_size": 16, "head_dim": 8}
     theirs = Qwen3ForCausalLM(Qwen3Config(**values)).eval()
     size = sum(p.numel() * p.element_size() for p in theirs.parameters())
-    theirs.save_pretrained(tmp_path, max_shard_size=f"{size // 1000 // 2 + 1}KB" if shards > 1 else "5GB")
+    theirs.save_pretrained(
+        tmp_path, max_shard_size=f"{size // 1000 // 2 + 1}KB" if shards > 1 else "5GB"
+    )
     assert (tmp_path / "model.safetensors.index.json").exists() == (shards > 1)
     if QWEN3:
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(Path(QWEN3) / name, tmp_path)
-        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [151645, 151643]}))
+        (tmp_path / "generation_config.json").write_text(
+            json.dumps({"eos_token_id": [151645, 151643]})
+        )
     else:
         write_small_tokenizer(tmp_path)
 
     model, tokenizer = load(tmp_path)
-    assert set(dict(model.named_parameters())) == {n for n, _ in theirs.named_parameters() if n != "lm_head.weight"}
+    assert set(dict(model.named_parameters())) == {
+        n for n, _ in theirs.named_parameters() if n != "lm_head.weight"
+    }
     if QWEN3:
         assert model.stop_ids == {151645, 151643} and tokenizer.pad_id == 151643
     ids = tokenizer.chat([{"role": "user", "content": "What is 12 + 30?"}])
-    expected = theirs.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False, eos_token_id=None)[0].tolist()
+    expected = theirs.generate(
+        torch.tensor([ids]), max_new_tokens=12, do_sample=False, eos_token_id=None
+    )[0].tolist()
     ours = list(ids)
     for _ in range(12):
         ours.append(int(model(torch.tensor([ours]), last_only=True).argmax()))
@@ -227,6 +261,8 @@ def test_a_saved_checkpoint_is_loaded_as_it_was(tmp_path):
             parameter += 1e-3
     save_checkpoint(model, tmp_path)
     again, tokenizer = load(tmp_path, dtype="float32")
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True)
+    )
     assert again.stop_ids == model.stop_ids and len(model.stop_ids) == 2
     assert tokenizer.chat([{"role": "user", "content": "1+1?"}]) and again.config == model.config

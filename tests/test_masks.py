@@ -65,11 +65,14 @@ def test_scores_far_apart_stay_finite():
     mask = torch.tensor([[False, True, True]])
     expected = torch.tensor([[0.0, 1 / (1 + math.exp(-1)), math.exp(-1) / (1 + math.exp(-1))]])
     assert difference(qwenlab.masked_softmax(scores, mask), expected) < 1e-3
-    assert torch.isfinite(qwenlab.masked_softmax(torch.full((1, 2), -3e38), torch.tensor([[True, True]]))).all()
+    assert torch.isfinite(
+        qwenlab.masked_softmax(torch.full((1, 2), -3e38), torch.tensor([[True, True]]))
+    ).all()
 
 
 def test_nan_rows_poison_the_next_layer_only_where_the_reader_earns_it(dense):
-    """The textbook softmax on an explicit mask: NaN everywhere one layer later. The library's own ways: none."""
+    """The textbook softmax on an explicit mask: NaN everywhere one layer later. The library's own
+    ways: none."""
 
     def textbook(q, k, v, mask, scale):
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))

@@ -5,14 +5,22 @@ import math
 import pytest
 import torch
 
-from qwenlab.training.objective import AVERAGES, advantages, average, clipped_loss, completion_mask, divergence
+from qwenlab.training.objective import (
+    AVERAGES,
+    advantages,
+    average,
+    clipped_loss,
+    completion_mask,
+    divergence,
+)
 
 IM_END, END_OF_TEXT = 151645, 151643
 
 
 def test_advantages_by_hand():
     found = advantages(torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 1]]))
-    # Mean 1/4; squares 9/16 + 3/16 over 3 make 1/4, so the deviation is 1/2, and 1e-4 is added to it.
+    # Mean 1/4; squares 9/16 + 3/16 over 3 make 1/4, so the deviation is 1/2, and 1e-4 is added to
+    # it.
     expected = torch.tensor([0.75, -0.25, -0.25, -0.25]) / 0.5001
     assert torch.allclose(found[0], expected, atol=1e-6) and torch.equal(found[1], torch.zeros(4))
 
@@ -43,7 +51,12 @@ def test_the_mask_ends_with_the_first_stop_id():
     )
     mask = completion_mask(ids, {IM_END, END_OF_TEXT})
     assert mask.dtype == torch.bool
-    assert mask.long().tolist() == [[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0], [1] * 6, [1, 0, 0, 0, 0, 0]]
+    assert mask.long().tolist() == [
+        [1, 1, 1, 0, 0, 0],
+        [1, 1, 1, 1, 1, 0],
+        [1] * 6,
+        [1, 0, 0, 0, 0, 0],
+    ]
 
 
 def test_the_clipped_loss_by_hand():
@@ -70,7 +83,9 @@ def test_no_distance_overflows(apart):
         reference = torch.full((1, 1000), frozen)
         estimate = divergence(logprobs, reference)
         estimate.sum().backward()
-        assert estimate.isfinite().all() and (estimate > 0).all() and logprobs.grad.norm().isfinite()
+        assert (
+            estimate.isfinite().all() and (estimate > 0).all() and logprobs.grad.norm().isfinite()
+        )
         assert (logprobs.grad.sign() == (1 if ours > frozen else -1)).all()  # towards the reference
         for score in (1.0, -1.0):
             logprobs.grad = None

@@ -4,7 +4,16 @@ import random
 
 import pytest
 import torch
-from helpers import FAMILIES, PAD, alone_greedy, alone_logits, count, difference, random_prompts, rectangle
+from helpers import (
+    FAMILIES,
+    PAD,
+    alone_greedy,
+    alone_logits,
+    count,
+    difference,
+    random_prompts,
+    rectangle,
+)
 
 import qwenlab
 
@@ -19,9 +28,12 @@ def test_every_id_as_alone_from_the_second_step_on(model):
 
 
 def test_positions_count_real_tokens_only(model):
-    """Cases 1 and 6. RoPE is relative, so logits cannot catch a wrong position: look at what the model asks for."""
+    """Cases 1 and 6. RoPE is relative, so logits cannot catch a wrong position: look at what the
+    model asks for."""
     seen = []
-    note = model.model.rotary.register_forward_pre_hook(lambda module, args: seen.append(args[0].position_ids))
+    note = model.model.rotary.register_forward_pre_hook(
+        lambda module, args: seen.append(args[0].position_ids)
+    )
     mask = torch.tensor([[False, False, True, True, True], [True] * 5])
     state = model.new_state(2)
     model(torch.ones(2, 5, dtype=torch.long), mask, state)
@@ -63,7 +75,9 @@ def test_only_distances_between_positions_count(dense, shift):
     ids, mask = qwenlab.left_pad([[3, 1, 4], [2, 7, 1, 8, 2]], PAD)
     explicit, positions = qwenlab.combined_mask(mask), qwenlab.position_ids(mask)
     moved = dense(ids, explicit, position_ids=positions + shift)
-    assert difference(moved[mask], dense(ids, explicit, position_ids=positions)[mask]) < (1e-3 if shift > 9 else 1e-5)
+    assert difference(moved[mask], dense(ids, explicit, position_ids=positions)[mask]) < (
+        1e-3 if shift > 9 else 1e-5
+    )
 
 
 def test_positions_far_away_make_no_table(dense):
@@ -81,8 +95,11 @@ def test_a_real_token_may_have_the_pad_id(model, prompt):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_which_id_pads_does_not_matter(family):
-    """Case 4: among them a loud pad, with 100 in every slot of its embedding, so that a leak cannot hide."""
-    model = FAMILIES[family](seed=2, tie_word_embeddings=False)  # a tied head would shout, and drown the leak
+    """Case 4: among them a loud pad, with 100 in every slot of its embedding, so that a leak cannot
+    hide."""
+    model = FAMILIES[family](
+        seed=2, tie_word_embeddings=False
+    )  # a tied head would shout, and drown the leak
     loud = 319
     model.model.embed_tokens.weight[loud] = 100.0
     prompts = [[5, 9, 77], [4, 8, 15, 16, 23, 42, 108, 11, 7]]
@@ -92,7 +109,9 @@ def test_which_id_pads_does_not_matter(family):
         outputs.append(model(ids, mask)[mask])
     assert difference(outputs[1], outputs[0]) < 1e-6 and difference(outputs[2], outputs[0]) < 1e-6
     ids, mask = qwenlab.left_pad(prompts, loud)
-    assert difference(model(ids)[mask], outputs[0]) > 1e-2, "without the mask the loud pad must show"
+    assert difference(model(ids)[mask], outputs[0]) > 1e-2, (
+        "without the mask the loud pad must show"
+    )
 
 
 def test_a_pad_may_be_no_id_at_all(model):
@@ -110,11 +129,16 @@ def test_neighbours_and_order_do_not_matter(model):
     neighbours = [[rng.randrange(300) for _ in range(length)] for length in (4, 9, 60)]
     alone = qwenlab.generate(model, [prompt], max_new_tokens=12, stop=()).token_ids[0]
     for neighbour in neighbours:
-        assert qwenlab.generate(model, [neighbour, prompt], max_new_tokens=12, stop=()).token_ids[1] == alone
+        assert (
+            qwenlab.generate(model, [neighbour, prompt], max_new_tokens=12, stop=()).token_ids[1]
+            == alone
+        )
     batch = [prompt, *neighbours]
     straight = qwenlab.generate(model, batch, max_new_tokens=12, stop=()).token_ids
     order = [2, 0, 3, 1]
-    permuted = qwenlab.generate(model, [batch[i] for i in order], max_new_tokens=12, stop=()).token_ids
+    permuted = qwenlab.generate(
+        model, [batch[i] for i in order], max_new_tokens=12, stop=()
+    ).token_ids
     assert permuted == [straight[i] for i in order]
 
 
@@ -158,7 +182,8 @@ def test_an_empty_state_changes_nothing_and_the_future_stays_unseen(model):
 
 @pytest.mark.parametrize("seed", range(count(15, 200)))
 def test_random_scripts_of_calls(model, seed):
-    """Ragged calls on one state, pads anywhere, rows chosen, kept and doubled: logits and memory as the row alone."""
+    """Ragged calls on one state, pads anywhere, rows chosen, kept and doubled: logits and memory as
+    the row alone."""
     rng = random.Random(seed)
     rows = rng.randint(1, 6)
     state = model.new_state(rows, capacity=rng.choice([None, 100]))
@@ -179,7 +204,13 @@ def test_random_scripts_of_calls(model, seed):
         mask_or_none = None if mask.all() and rng.random() < 0.5 else mask
         if rng.random() < 0.5:  # rows in order, read through a view
             chosen = list(range(len(chosen)))
-        logits = model(ids, mask_or_none, state, rows=rng.choice([chosen, range_or(chosen)]), last_only=last_only)
+        logits = model(
+            ids,
+            mask_or_none,
+            state,
+            rows=rng.choice([chosen, range_or(chosen)]),
+            last_only=last_only,
+        )
         for place, (row, ids_new) in enumerate(zip(chosen, new, strict=True)):
             said[row] += ids_new
             if not ids_new:
@@ -204,11 +235,17 @@ def range_or(rows):
 
 
 @pytest.mark.parametrize(
-    ("family", "vocab_size", "pad", "stop"), [("dense", 151936, 151643, 151645), ("hybrid", 248320, 248044, 248046)]
+    ("family", "vocab_size", "pad", "stop"),
+    [("dense", 151936, 151643, 151645), ("hybrid", 248320, 248044, 248046)],
 )
 def test_real_ids_once(family, vocab_size, pad, stop):
     """The families' own pad and stop ids, in a model of width 16 with the published vocabulary."""
-    narrow = {"hidden_size": 16, "intermediate_size": 16, "head_dim": 8, "eos_token_id": [stop, pad]}
+    narrow = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "head_dim": 8,
+        "eos_token_id": [stop, pad],
+    }
     model = FAMILIES[family](vocab_size=vocab_size, **narrow)
     prompts = [[5, pad, 7], [9, 8, 7, stop, 5, 4]]
     ids, mask = qwenlab.left_pad(prompts, pad)
@@ -230,24 +267,54 @@ def explicit(batch, width):
         (lambda m: {"input_ids": torch.ones(1, 0, dtype=torch.long)}, "T >= 1"),
         (lambda m: {"input_ids": torch.tensor([[1, 320]])}, "row 0: token id 320 .*0 to 319"),
         (lambda m: {"input_ids": torch.tensor([[1, -1]])}, "row 0: token id -1"),
-        (lambda m: {"attention_mask": torch.ones(2, 4, dtype=torch.bool)}, "expected \\(2, 3\\) bool"),
-        (lambda m: {"attention_mask": torch.ones(2, 3, dtype=torch.long)}, "int64, expected \\(2, 3\\) bool"),
-        (lambda m: {"attention_mask": torch.ones(2, 1, 3, 4, dtype=torch.bool)}, "expected \\(2, 1, 3, 3\\) bool"),
-        (lambda m: {"attention_mask": torch.tensor([[True] * 3, [False] * 3])}, "row 1 has no real token"),
+        (
+            lambda m: {"attention_mask": torch.ones(2, 4, dtype=torch.bool)},
+            "expected \\(2, 3\\) bool",
+        ),
+        (
+            lambda m: {"attention_mask": torch.ones(2, 3, dtype=torch.long)},
+            "int64, expected \\(2, 3\\) bool",
+        ),
+        (
+            lambda m: {"attention_mask": torch.ones(2, 1, 3, 4, dtype=torch.bool)},
+            "expected \\(2, 1, 3, 3\\) bool",
+        ),
+        (
+            lambda m: {"attention_mask": torch.tensor([[True] * 3, [False] * 3])},
+            "row 1 has no real token",
+        ),
         (lambda m: {"position_ids": torch.zeros(2, 3, dtype=torch.long)}, "position_ids needs"),
         (lambda m: {"input_ids": [[1, 2, 3]]}, "input_ids is a list, expected a tensor"),
-        (lambda m: {"attention_mask": [[True] * 3] * 2}, "attention_mask is a list, expected a tensor"),
+        (
+            lambda m: {"attention_mask": [[True] * 3] * 2},
+            "attention_mask is a list, expected a tensor",
+        ),
         (lambda m: {"position_ids": [[0, 1, 2]]}, "position_ids is a list, expected a tensor"),
-        (lambda m: {**explicit(2, 3), "position_ids": torch.tensor(1)}, "position_ids is \\(\\) torch.int64, expected"),
-        (lambda m: {**explicit(2, 3), "position_ids": torch.ones(3, 3).long()}, "position_ids is \\(3, 3\\)"),
-        (lambda m: {**explicit(2, 3), "position_ids": torch.ones(2, 3)}, "float32, expected \\(2, 3\\) int64"),
+        (
+            lambda m: {**explicit(2, 3), "position_ids": torch.tensor(1)},
+            "position_ids is \\(\\) torch.int64, expected",
+        ),
+        (
+            lambda m: {**explicit(2, 3), "position_ids": torch.ones(3, 3).long()},
+            "position_ids is \\(3, 3\\)",
+        ),
+        (
+            lambda m: {**explicit(2, 3), "position_ids": torch.ones(2, 3)},
+            "float32, expected \\(2, 3\\) int64",
+        ),
         (lambda m: {"rows": [0, 1]}, "there is no state"),
         (lambda m: {"state": m.new_state(2), "rows": [0, 0]}, "names a row twice"),
         (lambda m: {"state": m.new_state(2), "rows": [0, 2]}, "not all within 0..1"),
         (lambda m: {"state": m.new_state(3)}, "input_ids has 2 rows, rows names 3"),
-        (lambda m: {"state": m.new_state(2, capacity=2)}, "row 0 would hold 3 tokens, its state has room for 2"),
         (
-            lambda m: {"state": m.new_state(2), "attention_mask": torch.ones(2, 1, 3, 3, dtype=torch.bool)},
+            lambda m: {"state": m.new_state(2, capacity=2)},
+            "row 0 would hold 3 tokens, its state has room for 2",
+        ),
+        (
+            lambda m: {
+                "state": m.new_state(2),
+                "attention_mask": torch.ones(2, 1, 3, 3, dtype=torch.bool),
+            },
             "without a state only",
         ),
     ],
@@ -268,8 +335,8 @@ def test_bad_prompts_for_left_pad():
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("problem", [RuntimeError, KeyboardInterrupt])
 def test_an_interrupted_call_leaves_no_nan_either(dense, attention, problem):
-    """NaN from a reader's first layer, then an exception in the second: once its rows are read again, a shorter one
-    must not see what was stored."""
+    """NaN from a reader's first layer, then an exception in the second: once its rows are read
+    again, a shorter one must not see what was stored."""
     state = dense.new_state(2)
     dense(torch.tensor([[1, 2], [3, 4]]), state=state)
     dense(torch.tensor([[5, 6, 7, 8]]), state=state, rows=[1])
@@ -320,7 +387,10 @@ def test_a_call_interrupted_at_its_head_is_refused_until_the_row_is_read_again(d
         dense(torch.tensor([[2]]), state=state)
     state.reset()
     dense(torch.tensor([[7, 3]]), state=state)
-    assert difference(dense(torch.tensor([[2]]), state=state)[0], alone_logits(dense, [7, 3, 2])[-1:]) < 1e-5
+    assert (
+        difference(dense(torch.tensor([[2]]), state=state)[0], alone_logits(dense, [7, 3, 2])[-1:])
+        < 1e-5
+    )
 
 
 def test_own_attention_takes_part_and_unknown_names_are_refused(model):

@@ -13,9 +13,24 @@ from qwenlab.model.weights import load_weights
 transformers = pytest.importorskip("transformers")
 
 SHAPES = {
-    "grouped, tied": {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True},
-    "wide heads": {"num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32, "tie_word_embeddings": False},
-    "every head its own": {"num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 8, "rms_norm_eps": 0.1},
+    "grouped, tied": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "tie_word_embeddings": True,
+    },
+    "wide heads": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+        "tie_word_embeddings": False,
+    },
+    "every head its own": {
+        "num_attention_heads": 3,
+        "num_key_value_heads": 3,
+        "head_dim": 8,
+        "rms_norm_eps": 0.1,
+    },
     "narrow heads, theta 1e6": {
         "num_attention_heads": 6,
         "num_key_value_heads": 2,
@@ -23,16 +38,28 @@ SHAPES = {
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
     },
     "one layer, tied": {"num_hidden_layers": 1, "head_dim": 64, "tie_word_embeddings": True},
-    "deep": {"num_hidden_layers": 7, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 10},
+    "deep": {
+        "num_hidden_layers": 7,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 10,
+    },
 }
 
 
 @pytest.fixture(params=SHAPES, scope="module")
 def pair(request, tmp_path_factory):
-    """The reference and ours, reading the same folder; half of the folders carry the older place of rope_theta."""
+    """The reference and ours, reading the same folder; half of the folders carry the older place of
+    rope_theta."""
     shape = {"num_attention_heads": 4, "num_key_value_heads": 2, **SHAPES[request.param]}
     config = transformers.Qwen3Config(
-        **{"vocab_size": 200, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, **shape},
+        **{
+            "vocab_size": 200,
+            "hidden_size": 48,
+            "intermediate_size": 80,
+            "num_hidden_layers": 3,
+            **shape,
+        },
         max_position_embeddings=256,
         initializer_range=0.2,
     )
@@ -79,7 +106,9 @@ def test_prefill_and_decode(pair):
     reference, ours = pair
     ids = torch.randint(0, 200, (3, 12))
     state = ours.new_state(3)
-    pieces = [ours(ids[:, :5], state=state)] + [ours(ids[:, i : i + 1], state=state) for i in range(5, 12)]
+    pieces = [ours(ids[:, :5], state=state)] + [
+        ours(ids[:, i : i + 1], state=state) for i in range(5, 12)
+    ]
     with torch.no_grad():
         assert difference(torch.cat(pieces, 1), reference(ids).logits) < 1e-4
         expected = reference.generate(
@@ -90,7 +119,10 @@ def test_prefill_and_decode(pair):
             eos_token_id=None,
             pad_token_id=0,
         )
-    assert generate(ours, ids.tolist(), max_new_tokens=10, stop=()).token_ids == expected[:, 12:].tolist()
+    assert (
+        generate(ours, ids.tolist(), max_new_tokens=10, stop=()).token_ids
+        == expected[:, 12:].tolist()
+    )
 
 
 def test_gradients_of_a_padded_batch_are_the_sum_of_the_rows(pair):

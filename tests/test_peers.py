@@ -1,4 +1,5 @@
-"""peers: the same weights and prompts in both libraries, honest arithmetic, and one line for whatever is wrong."""
+"""peers: the same weights and prompts in both libraries, honest arithmetic, and one line for
+whatever is wrong."""
 
 import json
 import re
@@ -18,7 +19,18 @@ from qwenlab.fast import linear
 
 pytest.importorskip("transformers")
 
-QUICK = ["--batch", "1,3", "--prompt-tokens", "6", "--new-tokens", "20", "--prefill", "4,9", "--repeats", "2"]
+QUICK = [
+    "--batch",
+    "1,3",
+    "--prompt-tokens",
+    "6",
+    "--new-tokens",
+    "20",
+    "--prefill",
+    "4,9",
+    "--repeats",
+    "2",
+]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +41,9 @@ def folder(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def small_shape(monkeypatch):
     monkeypatch.setitem(
-        twins.SHAPES, "small", {**SHAPE, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+        twins.SHAPES,
+        "small",
+        {**SHAPE, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
     )
 
 
@@ -56,10 +70,16 @@ def test_both_say_the_same_to_prompts_of_unequal_lengths(folder):
 
 
 def test_nobody_stops_and_nothing_is_penalised(folder, tmp_path):
-    """Whatever the checkpoint's own settings say: every id ends an answer, samples, and repeats at a price."""
+    """Whatever the checkpoint's own settings say: every id ends an answer, samples, and repeats at
+    a price."""
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    settings = {"eos_token_id": [*range(VOCAB)], "do_sample": True, "temperature": 0.6, "repetition_penalty": 1.5}
+    settings = {
+        "eos_token_id": [*range(VOCAB)],
+        "do_sample": True,
+        "temperature": 0.6,
+        "repetition_penalty": 1.5,
+    }
     (tmp_path / "generation_config.json").write_text(json.dumps(settings))
     ours, theirs = twins.load_twins(tmp_path, None)
     assert (
@@ -73,7 +93,9 @@ def test_random_weights_are_held_once_and_are_the_same(folder):
     before = torch.random.get_rng_state()
     ours, theirs = twins.load_twins(None, "small")
     assert torch.equal(torch.random.get_rng_state(), before)
-    assert ours.say([[1, 2, 3], [4]], 5) == theirs.say([[1, 2, 3], [4]], 5)  # ours has laid out its weights by now
+    assert ours.say([[1, 2, 3], [4]], 5) == theirs.say(
+        [[1, 2, 3], [4]], 5
+    )  # ours has laid out its weights by now
     named = dict(theirs.model.named_parameters())
     for name, parameter in ours.model.named_parameters():
         assert parameter.data_ptr() == named[name].data_ptr() and parameter.dtype == torch.float32
@@ -103,7 +125,8 @@ class Clock:
 
 
 class Side:
-    """A side that takes a known time: `first` for the first token, `step` for each later one, `token` to read one."""
+    """A side that takes a known time: `first` for the first token, `step` for each later one,
+    `token` to read one."""
 
     def __init__(self, clock, calls, name, first, step, token):
         self.clock, self.calls, self.name, self.times = clock, calls, name, (first, step, token)
@@ -135,7 +158,10 @@ def unit(monkeypatch):
 def known(monkeypatch, unit):
     """A comparison of two sides of known speed, with the calls that were made."""
     clock, calls = Clock(), []
-    sides = Side(clock, calls, "qwenlab", 0.5, 0.25, 0.125), Side(clock, calls, "transformers", 1.0, 0.5, 0.25)
+    sides = (
+        Side(clock, calls, "qwenlab", 0.5, 0.25, 0.125),
+        Side(clock, calls, "transformers", 1.0, 0.5, 0.25),
+    )
     monkeypatch.setattr(roofline, "perf_counter", clock)
     monkeypatch.setattr(beside, "load_twins", lambda *_: sides)
     sizes = {"batch_sizes": (1, 4), "prompt_tokens": 8, "new_tokens": 6, "prefill": [16]}
@@ -147,7 +173,10 @@ def test_prefill_and_decode_are_told_apart(known):
     one, four = made.batches
     prompt_tokens = 8.0  # of the first row
     assert (one.batch_size, four.batch_size) == (1, 4)
-    assert one.prefill.qwenlab.median == prompt_tokens / 0.5 and one.prefill.transformers.median == prompt_tokens / 1.0
+    assert (
+        one.prefill.qwenlab.median == prompt_tokens / 0.5
+        and one.prefill.transformers.median == prompt_tokens / 1.0
+    )
     assert (one.decode.qwenlab.median, one.decode.transformers.median) == (4.0, 2.0)
     assert (four.decode.qwenlab.median, four.decode.transformers.median) == (16.0, 8.0)
     for pair in (one.prefill, one.decode, four.decode, made.prefills[16]):
@@ -158,10 +187,14 @@ def test_prefill_and_decode_are_told_apart(known):
 
 def test_sides_take_turns(known):
     _, calls = known
-    batches = [(name, size, n) for size in (1, 4) for name in ("qwenlab", "transformers") for n in (1, 6)]
+    batches = [
+        (name, size, n) for size in (1, 4) for name in ("qwenlab", "transformers") for n in (1, 6)
+    ]
     forth = [*batches, ("qwenlab", (1, 16)), ("transformers", (1, 16))]
     back = [("transformers", (1, 16)), ("qwenlab", (1, 16))]
-    back += [(name, size, n) for size in (4, 1) for name in ("transformers", "qwenlab") for n in (1, 6)]
+    back += [
+        (name, size, n) for size in (4, 1) for name in ("transformers", "qwenlab") for n in (1, 6)
+    ]
     assert calls == forth + forth + back + forth  # warm-up, then three times
 
 
@@ -177,7 +210,8 @@ def test_where_rows_part_is_said_with_the_margin(known):
     (parting,) = made.batches[1].parted
     assert (parting.row, parting.token) == (2, 3)
     assert re.search(
-        r"\n +4 .* 3 of 4\nof 4 rows, row 2 parts at new token 3; alone, its two best logits there", str(made)
+        r"\n +4 .* 3 of 4\nof 4 rows, row 2 parts at new token 3; alone, its two best logits there",
+        str(made),
     )
 
 
@@ -185,7 +219,9 @@ def test_the_margin_is_the_lone_row_s(dense):
     prompts, said = [[1, 2, 3], [4, 5]], [[7, 8, 9], [1, 1, 1]]
     (parting,) = beside.compare(dense, prompts, said, [[7, 8, 6], [1, 1, 1]])
     best, second = alone_logits(dense, [1, 2, 3, 7, 8])[-1].topk(2).values.tolist()
-    assert (parting.row, parting.token) == (0, 2) and parting.margin == pytest.approx(best - second, abs=1e-5)
+    assert (parting.row, parting.token) == (0, 2) and parting.margin == pytest.approx(
+        best - second, abs=1e-5
+    )
 
 
 def test_ratios_are_taken_run_by_run():
@@ -195,8 +231,13 @@ def test_ratios_are_taken_run_by_run():
 
 
 def test_a_decoding_too_short_to_be_seen_is_refused():
-    assert beside.decode_seconds([(1.0, 3.0, []), (9.0, 4.0, []), (2.0, 5.0, [])], "qwenlab", 1, 3) == [1.0, 2.0, 3.0]
-    with pytest.raises(ValueError, match="qwenlab, 8 rows: 2 new tokens took no longer than 1, expected more of them"):
+    assert beside.decode_seconds(
+        [(1.0, 3.0, []), (9.0, 4.0, []), (2.0, 5.0, [])], "qwenlab", 1, 3
+    ) == [1.0, 2.0, 3.0]
+    with pytest.raises(
+        ValueError,
+        match="qwenlab, 8 rows: 2 new tokens took no longer than 1, expected more of them",
+    ):
         beside.decode_seconds([(1.0, 1.0, [])], "qwenlab", 8, 2)
 
 
@@ -211,23 +252,33 @@ def check(out, err, **expected):
     assert {name: found[name] for name in expected} == expected
     assert found["machine"] in table[0] and found["transformers_version"] in table[0]
     heads = [line for line in table if line.startswith(("decode", "prefill"))]
-    assert heads == ["decode", "prefill, to the first token of generate", "prefill of one row, a pass of the model"]
+    assert heads == [
+        "decode",
+        "prefill, to the first token of generate",
+        "prefill of one row, a pass of the model",
+    ]
     decode = table[table.index("decode") + 2 :]
     for line, batch in zip(decode, found["batches"], strict=False):
         size, _, _, ratio, over, share, alike = re.split(r"\s{2,}", line.strip())
         rate = batch["decode"]["ratio"]
         assert size == str(batch["batch_size"]) and over == f"{batch['over_first']:.2f}"
         assert ratio == f"{rate['median']:.2f} ({rate['low']:.2f}–{rate['high']:.2f})"
-        assert share == ", ".join(f"{batch['bandwidth'][name]:.0%}" for name in ("qwenlab", "transformers"))
+        assert share == ", ".join(
+            f"{batch['bandwidth'][name]:.0%}" for name in ("qwenlab", "transformers")
+        )
         assert alike == f"{batch['batch_size']} of {batch['batch_size']}" and batch["parted"] == []
-    assert "24/24" in err and "24/24" not in out  # the bar: eight cases, one warm-up and two repeats each
+    assert (
+        "24/24" in err and "24/24" not in out
+    )  # the bar: eight cases, one warm-up and two repeats each
     return found
 
 
 def test_a_folder_is_read_by_both(run, folder):
     status, out, err = run("--model", folder, *QUICK)
     assert status == 0
-    found = check(out, err, model=str(folder), dtype="float32", prompt_tokens=6, new_tokens=20, repeats=2)
+    found = check(
+        out, err, model=str(folder), dtype="float32", prompt_tokens=6, new_tokens=20, repeats=2
+    )
     assert [batch["batch_size"] for batch in found["batches"]] == [1, 3]
     assert list(found["prefills"]) == ["4", "9"]
     assert found["kernels"] == linear.record()
@@ -248,7 +299,9 @@ def test_the_library_gives_what_the_command_prints(folder, unit, capsys):
 def test_help_names_every_option(run):
     status, out, _ = run("--help")
     assert status == 0
-    for name in "model shape batch prompt-tokens new-tokens prefill repeats threads dtype device".split():
+    for (
+        name
+    ) in "model shape batch prompt-tokens new-tokens prefill repeats threads dtype device".split():
         assert f"--{name} " in out
 
 
@@ -290,7 +343,12 @@ def refused(run, complaint, *options):
     status, out, err = run(*options)
     assert status == 2 and out == ""
     line = err.splitlines()[-1]
-    assert line.startswith("qwenlab: ") and complaint in line and "Traceback" not in err and "run/s" not in err
+    assert (
+        line.startswith("qwenlab: ")
+        and complaint in line
+        and "Traceback" not in err
+        and "run/s" not in err
+    )
 
 
 def test_what_is_measured_must_be_named_and_known(run):
@@ -300,7 +358,13 @@ def test_what_is_measured_must_be_named_and_known(run):
 
 def test_a_missing_peer_is_named_with_its_remedy(run, folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    refused(run, "transformers is not installed, expected: pip install 'qwenlab[peers]'", "--model", folder, *QUICK)
+    refused(
+        run,
+        "transformers is not installed, expected: pip install 'qwenlab[peers]'",
+        "--model",
+        folder,
+        *QUICK,
+    )
 
 
 def test_a_folder_that_only_we_can_read(run, tmp_path):

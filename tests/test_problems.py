@@ -1,4 +1,5 @@
-"""Problems: the shipped models' own, MATH-500 from the hub, files with all their mistakes; and their prompts."""
+"""Problems: the shipped models' own, MATH-500 from the hub, files with all their mistakes; and
+their prompts."""
 
 import json
 import os
@@ -34,7 +35,10 @@ def test_the_tiny_test_set_is_the_held_out_thousand():
         (m.number, m.question, m.answer, {"subject": m.kind}) for m in made
     ]
     assert [p.number for p in problems] == list(range(1000)) and problems[7].id == "7"
-    assert load_problems("tiny-test", 5) == problems[:5] and load_problems("tiny-test", 5000) == problems
+    assert (
+        load_problems("tiny-test", 5) == problems[:5]
+        and load_problems("tiny-test", 5000) == problems
+    )
 
 
 def test_the_tiny_training_set_is_another():
@@ -48,21 +52,39 @@ def test_the_tiny_training_set_is_another():
 
 def test_a_list_and_lines_give_the_same(tmp_path):
     records = [
-        {**GOOD, "subject": "Algebra", "level": 1, "solution": "It is $\\boxed{2}$.", "unique_id": "test/1.json"},
+        {
+            **GOOD,
+            "subject": "Algebra",
+            "level": 1,
+            "solution": "It is $\\boxed{2}$.",
+            "unique_id": "test/1.json",
+        },
         {"problem": "How much is é + 🙂?", "answer": 7, "unique_id": 12},
         {"problem": "And now?", "answer": 0.5},
     ]
-    lines = "\ufeff\n" + "\r\n\n  \n".join(json.dumps(r, ensure_ascii=False) for r in records) + "\n"
+    lines = (
+        "\ufeff\n" + "\r\n\n  \n".join(json.dumps(r, ensure_ascii=False) for r in records) + "\n"
+    )
     problems = load_problems(write(tmp_path, lines))
     assert problems == load_problems(str(write(tmp_path, json.dumps(records), "set.JSON")))
-    assert [(p.number, p.id, p.answer) for p in problems] == [(0, "test/1.json", "2"), (1, "12", "7"), (2, "2", "0.5")]
-    assert problems[0].fields == {"subject": "Algebra", "level": 1, "solution": "It is $\\boxed{2}$."}
+    assert [(p.number, p.id, p.answer) for p in problems] == [
+        (0, "test/1.json", "2"),
+        (1, "12", "7"),
+        (2, "2", "0.5"),
+    ]
+    assert problems[0].fields == {
+        "subject": "Algebra",
+        "level": 1,
+        "solution": "It is $\\boxed{2}$.",
+    }
     assert problems[1].problem == "How much is é + 🙂?" and problems[1].fields == {}
     assert load_problems(tmp_path / "set.jsonl", 2) == problems[:2]
 
 
 def test_a_line_separator_within_a_text_ends_no_line(tmp_path):
-    (problem,) = load_problems(write(tmp_path, json.dumps({**GOOD, "problem": "a\u2028b\x85c"}, ensure_ascii=False)))
+    (problem,) = load_problems(
+        write(tmp_path, json.dumps({**GOOD, "problem": "a\u2028b\x85c"}, ensure_ascii=False))
+    )
     assert problem.problem == "a\u2028b\x85c"
 
 
@@ -83,9 +105,18 @@ BAD_LINES = [
     ('{"problem": "x", "answer": true}', r"line 2: answer is True, expected a text .*"),
     ('{"problem": "x", "answer": NaN}', r"line 2: answer is nan, expected a text .*"),
     ('{"problem": "x", "answer": ["2"]}', r"line 2: answer is \['2'\], expected a text .*"),
-    ('{"problem": "x", "answer": "2", "unique_id": ""}', r"line 2: unique_id is '', expected a text or a whole number"),
-    ('{"problem": "x", "answer": "2", "unique_id": null}', r"line 2: unique_id is None, expected .*"),
-    ('{"problem": "x", "answer": "2", "unique_id": 0}', r"line 2: id '0' once more, as in .*set\.jsonl line 1"),
+    (
+        '{"problem": "x", "answer": "2", "unique_id": ""}',
+        r"line 2: unique_id is '', expected a text or a whole number",
+    ),
+    (
+        '{"problem": "x", "answer": "2", "unique_id": null}',
+        r"line 2: unique_id is None, expected .*",
+    ),
+    (
+        '{"problem": "x", "answer": "2", "unique_id": 0}',
+        r"line 2: id '0' once more, as in .*set\.jsonl line 1",
+    ),
 ]
 
 
@@ -98,13 +129,21 @@ def test_a_bad_line_is_named(tmp_path, line, said):
 BAD_FILES = [
     ("set.jsonl", b"", r"set\.jsonl: no problem in it"),
     ("set.jsonl", b"\n \n", r"set\.jsonl: no problem in it"),
-    ("set.jsonl", LINE.encode() + b"\n\n\xff\n", r"set\.jsonl line 3: not UTF-8 text \(byte 0xff\)"),
+    (
+        "set.jsonl",
+        LINE.encode() + b"\n\n\xff\n",
+        r"set\.jsonl line 3: not UTF-8 text \(byte 0xff\)",
+    ),
     ("set.json", b"", r"set\.json: no problem in it"),
     ("set.json", b"[]", r"set\.json: no problem in it"),
     ("set.json", LINE.encode(), r"set\.json: expected a list of objects, found dict"),
     ("set.json", f"[{LINE},\n\n]".encode(), r"set\.json: not JSON \(.*line \d.*\)"),
     ("set.json", f"[{LINE}, 3]".encode(), r"set\.json entry 2: expected an object .*, found int"),
-    ("set.csv", b"problem,answer", r"set\.csv': expected tiny-test, tiny-train, math500, or a \.json or \.jsonl file"),
+    (
+        "set.csv",
+        b"problem,answer",
+        r"set\.csv': expected tiny-test, tiny-train, math500, or a \.json or \.jsonl file",
+    ),
 ]
 
 
@@ -115,7 +154,9 @@ def test_a_bad_file_is_named(tmp_path, name, content, said):
 
 
 def test_what_is_no_file(tmp_path):
-    with pytest.raises(ProblemError, match=r"none\.json: can't be read \(No such file or directory\)$"):
+    with pytest.raises(
+        ProblemError, match=r"none\.json: can't be read \(No such file or directory\)$"
+    ):
         load_problems(tmp_path / "none.json")
     (tmp_path / "folder.json").mkdir()
     with pytest.raises(ProblemError, match=r"folder\.json: can't be read \(Is a directory\)$"):
@@ -142,11 +183,20 @@ except ValueError as error:
 
 
 def load_math500(cache, address, **variables) -> str:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))}
+    kept = {
+        key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))
+    }
     proxies = {key: "" for key in kept if key.lower().endswith("_proxy")}
-    environment = kept | proxies | {"HF_ENDPOINT": address, "HF_HOME": str(cache), "NO_PROXY": "127.0.0.1"} | variables
+    environment = (
+        kept
+        | proxies
+        | {"HF_ENDPOINT": address, "HF_HOME": str(cache), "NO_PROXY": "127.0.0.1"}
+        | variables
+    )
     environment |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    done = subprocess.run([sys.executable, "-c", LOAD], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD], env=environment, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.rstrip("\n")
 
@@ -162,8 +212,14 @@ def test_math500_is_fetched_once_and_is_there_offline(tmp_path):
         ]
     assert load_math500(tmp_path / "cache", address, HF_HUB_OFFLINE="1") == said
     said = load_math500(tmp_path / "empty", address, HF_HUB_OFFLINE="1")
-    assert said.startswith(f"refused math500: {MATH500['repo_id']} is not in the cache {tmp_path / 'empty'}")
-    assert "HF_HUB_OFFLINE is set" in said and "name a .json or .jsonl file" in said and "HF_HOME" in said
+    assert said.startswith(
+        f"refused math500: {MATH500['repo_id']} is not in the cache {tmp_path / 'empty'}"
+    )
+    assert (
+        "HF_HUB_OFFLINE is set" in said
+        and "name a .json or .jsonl file" in said
+        and "HF_HOME" in said
+    )
     assert "\n" not in said
 
 
@@ -175,9 +231,12 @@ def test_tiny_prompts_are_those_that_the_models_were_trained_on():
     problems = load_problems("tiny-test", 3)
     for thinking in (True, False):
         assert problem_prompts(tokenizer, problems, thinking=thinking) == [
-            tokenizer.chat([{"role": "user", "content": p.problem}], thinking=thinking) for p in problems
+            tokenizer.chat([{"role": "user", "content": p.problem}], thinking=thinking)
+            for p in problems
         ]
-    (ids,) = problem_prompts(tokenizer, load_problems("tiny-test", 1, instruction="Box it."), plain=True)
+    (ids,) = problem_prompts(
+        tokenizer, load_problems("tiny-test", 1, instruction="Box it."), plain=True
+    )
     assert tokenizer.decode(ids) == f"Problem: {problems[0].problem}\n\nBox it.\n\nSolution:"
 
 
@@ -199,7 +258,10 @@ def test_a_prompt_that_cannot_be_asked_is_named():
     short, long = map(len, problem_prompts(tokenizer, problems))
     assert long > short
     assert len(problem_prompts(tokenizer, problems, limit=long + 1)) == 2
-    with pytest.raises(ProblemError, match=rf"^problem algebra/7: {long} tokens leave no room in a context of {long}$"):
+    with pytest.raises(
+        ProblemError,
+        match=rf"^problem algebra/7: {long} tokens leave no room in a context of {long}$",
+    ):
         problem_prompts(tokenizer, problems, limit=long)
     with pytest.raises(ProblemError, match=r"^problem odd: "):
         problem_prompts(tokenizer, [Problem(0, "\ud800", "2", "odd")])

@@ -1,4 +1,5 @@
-"""What the project promises about itself: downward imports, quick to import, exact pins, one spelling."""
+"""What the project promises about itself: downward imports, quick to import, exact pins, one
+spelling."""
 
 import ast
 import json
@@ -51,7 +52,9 @@ def test_imports_run_downwards():
                 if name.startswith("qwenlab."):
                     below = name.split(".")[1]
                     if below in LAYERS:
-                        assert LAYERS.index(below) <= LAYERS.index(layer), f"{path.name} imports {name}"
+                        assert LAYERS.index(below) <= LAYERS.index(layer), (
+                            f"{path.name} imports {name}"
+                        )
 
 
 # Commands print, and so do programs that are started as processes of their own.
@@ -70,13 +73,17 @@ def test_the_library_prints_nothing():
 
 
 def test_no_module_bears_the_name_of_a_public_function():
-    """A package that lends a function from below would hide the module, or the module the function. Nothing is lent
-    by cli, whose modules and functions have the names of the commands."""
+    """A package that lends a function from below would hide the module, or the module the function.
+    Nothing is lent by cli, whose modules and functions have the names of the commands."""
     sources = [path for path in SOURCES if path.parent.name != "cli"]
     public = set()
     for path in sources:
         body = ast.parse(path.read_text(encoding="utf-8")).body
-        public |= {node.name for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")}
+        public |= {
+            node.name
+            for node in body
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+        }
     assert not public & {path.stem for path in sources}
 
 
@@ -103,7 +110,9 @@ print(json.dumps([seconds, heavy]))
 """
     # torch may load sympy by itself; what counts is what qwenlab adds
     bare = subprocess.run(
-        [sys.executable, "-c", "import sys, torch; print('sympy' in sys.modules)"], capture_output=True, text=True
+        [sys.executable, "-c", "import sys, torch; print('sympy' in sys.modules)"],
+        capture_output=True,
+        text=True,
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
@@ -142,11 +151,14 @@ def test_requirements_pin_everything_that_the_project_asks_for():
             name = re.sub(r"[-_.]+", "-", requirement.name).lower()
             if name != "qwenlab":
                 assert name in pinned, name
-                assert requirement.specifier.contains(pinned[name]), f"{requirement} but {pinned[name]} is pinned"
+                assert requirement.specifier.contains(pinned[name]), (
+                    f"{requirement} but {pinned[name]} is pinned"
+                )
 
 
 def test_binder_installs_what_the_library_needs():
-    """Everything in pyproject.toml comes from conda-forge there, save one pure Python package that pip fetches."""
+    """Everything in pyproject.toml comes from conda-forge there, save one pure Python package that
+    pip fetches."""
     import yaml
     from packaging.requirements import Requirement
 
@@ -156,7 +168,8 @@ def test_binder_installs_what_the_library_needs():
     for asked in project["dependencies"] + project["optional-dependencies"]["notebook"]:
         requirement = Requirement(asked)
         if requirement.name == "math-verify":
-            continue  # brings the parser latex2sympy2_extended along, and needs SymPy, which is there
+            # brings the parser latex2sympy2_extended along, and needs SymPy, which is there
+            continue
         wanted = f"{names.get(requirement.name, requirement.name)}{requirement.specifier}"
         assert wanted in environment["dependencies"], wanted
     assert "sympy" in environment["dependencies"]
@@ -166,10 +179,16 @@ def test_binder_installs_what_the_library_needs():
 
 
 def test_every_make_command_in_the_prose_exists():
-    targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    targets = set(
+        re.findall(
+            r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+        )
+    )
     assert {"help", "book", "test", "test-all", "lab", "repository", "clean"} <= targets
     for path in [ROOT / "README.md", *(ROOT / "book").glob("*.md")]:
-        for command in re.findall(r"(?:^|`)make ([a-z-]+)", path.read_text(encoding="utf-8"), re.MULTILINE):
+        for command in re.findall(
+            r"(?:^|`)make ([a-z-]+)", path.read_text(encoding="utf-8"), re.MULTILINE
+        ):
             assert command in targets, f"{path.name}: make {command}"
 
 
@@ -185,13 +204,17 @@ def test_no_file_names_a_machine_or_a_package_registry():
         if "assets" in path.relative_to(ROOT).parts:
             continue  # vendored
         text = text_of(path)
-        assert not re.search(r"(?<![\w.-])/(wo" + r"rk|fa" + r"rm|tm" + r"p|ro" + r"ot)/\w", text), path.name
+        assert not re.search(
+            r"(?<![\w.-])/(wo" + r"rk|fa" + r"rm|tm" + r"p|ro" + r"ot)/\w", text
+        ), path.name
         assert not any(host in text for host in hosts), path.name
 
 
 def test_python_is_formatted_and_free_of_lint():
     for command in (["check"], ["format", "--check"]):
-        run = subprocess.run([sys.executable, "-m", "ruff", *command, "."], cwd=ROOT, capture_output=True, text=True)
+        run = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, "."], cwd=ROOT, capture_output=True, text=True
+        )
         assert run.returncode == 0, run.stdout + run.stderr
 
 
@@ -201,7 +224,9 @@ AMERICAN = re.compile(
     r"iz(e|es|ed|ing|ations?)|analyz(e|es|ed|ing))\b",
     re.IGNORECASE,
 )
-NOT_OURS = re.compile(r"""```.*?```|`[^`\n]*`|"[^"\n]*"|https?://\S+|\]\([^)]*\)""", re.DOTALL)  # code, titles, links
+NOT_OURS = re.compile(
+    r"""```.*?```|`[^`\n]*`|"[^"\n]*"|https?://\S+|\]\([^)]*\)""", re.DOTALL
+)  # code, titles, links
 
 
 def prose():
@@ -211,11 +236,19 @@ def prose():
             yield path, text_of(path)
         elif path.suffix == ".ipynb":
             cells = json.loads(text_of(path))["cells"]
-            yield path, "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+            yield (
+                path,
+                "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown"),
+            )
         elif path.suffix == ".py":
             tree = ast.parse(text_of(path))
             kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
-            yield path, "\n".join(ast.get_docstring(n) or "" for n in ast.walk(tree) if isinstance(n, kinds))
+            yield (
+                path,
+                "\n".join(
+                    ast.get_docstring(n) or "" for n in ast.walk(tree) if isinstance(n, kinds)
+                ),
+            )
 
 
 def test_prose_is_in_british_spelling():
@@ -226,18 +259,24 @@ def test_prose_is_in_british_spelling():
 
 def make(folder, path, *arguments):
     environment = {"PATH": str(path), "HOME": str(folder)}
-    return subprocess.run(["make", "-C", str(folder), *arguments], capture_output=True, text=True, env=environment)
+    return subprocess.run(
+        ["make", "-C", str(folder), *arguments], capture_output=True, text=True, env=environment
+    )
 
 
 def test_set_up_without_python_says_so_in_one_line(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
     for name in ("python3.11", "python3"):
-        (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")  # too old, or a stand-in for what is not installed
+        (tmp_path / name).write_text(
+            "#!/bin/sh\nexit 1\n"
+        )  # too old, or a stand-in for what is not installed
         (tmp_path / name).chmod(0o755)
     run = make(tmp_path, f"{tmp_path}:/usr/bin:/bin", "book")
     assert run.returncode == 2
     said = [line for line in run.stderr.splitlines() if not line.startswith("make")]
-    assert said == ["qwenlab needs Python 3.11: neither python3.11 nor a new enough python3 was found."]
+    assert said == [
+        "qwenlab needs Python 3.11: neither python3.11 nor a new enough python3 was found."
+    ]
     assert not (tmp_path / ".venv").exists()
 
 

@@ -1,4 +1,5 @@
-"""What the first edition answered, later editions answer too: 200 random workloads, kept as answered.
+"""What the first edition answered, later editions answer too: 200 random workloads, kept as
+answered.
 
 scripts/stored_workloads.py makes the workloads again from their seeds, and has made the file.
 """
@@ -47,7 +48,8 @@ def record(request) -> dict:
 
 
 def test_a_recorded_workload_is_made_again_from_its_seed(record):
-    """Else the answers couldn't be compared: another Python draws other numbers, or a draw was added."""
+    """Else the answers couldn't be compared: another Python draws other numbers, or a draw was
+    added."""
     assert Workload(record["seed"]).digest() == record["digest"]
 
 

@@ -1,4 +1,5 @@
-"""What a run reads of its own folder is checked: a line that is no record is named, and so is one of another run."""
+"""What a run reads of its own folder is checked: a line that is no record is named, and so is one
+of another run."""
 
 import json
 import shutil
@@ -77,7 +78,8 @@ def finished(request, tiny, problems, tmp_path_factory):
 
 
 def refused(tiny, problems, finished, tmp_path, line: int, text: str) -> str:
-    """What the run says if this line of its records, counted from 1, is such a text. It leaves the files alone."""
+    """What the run says if this line of its records, counted from 1, is such a text. It leaves the
+    files alone."""
     go_on, folder, name = finished
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     path = tmp_path / name
@@ -132,7 +134,10 @@ WRONG_METRICS = [
     ({**STEP, "step": 1, "loss": True}, "line 2: loss is True, expected a number"),
     ({**STEP, "step": 1, "loss": 10**400}, "line 2: loss is 1000"),
     ({**STEP, "step": 1, "loss": 1e308}, "line 2: loss is 1e+308"),
-    ({**STEP, "step": 1, "more": 1}, "line 2: more is missing|line 2: more is not in the steps before"),
+    (
+        {**STEP, "step": 1, "more": 1},
+        "line 2: more is missing|line 2: more is not in the steps before",
+    ),
 ]
 
 
@@ -146,7 +151,9 @@ def test_metrics_that_are_none_are_named_by_line(run, tmp_path, second, message)
     assert any(each in str(caught.value) for each in message.split("|"))
     code, out, err = run("plot", "run")
     assert (code, out) == (2, "") and err.startswith("qwenlab: run/metrics.jsonl line 2: ")
-    assert len(err.splitlines()) == 1 and [path.name for path in (tmp_path / "run").iterdir()] == ["metrics.jsonl"]
+    assert len(err.splitlines()) == 1 and [path.name for path in (tmp_path / "run").iterdir()] == [
+        "metrics.jsonl"
+    ]
 
 
 @pytest.mark.parametrize("text", ["5\n", '"a"\n', "[1, 2]\n", "{}\n"])
@@ -170,22 +177,41 @@ def test_a_training_whose_metrics_or_checkpoint_are_none_does_not_go_on(tmp_path
     def train():
         model, tokenizer = qwenlab.load("tiny-base", torch.float32, "cpu")
         small = {"num_rollouts": 2, "prompts_per_step": 1, "max_new_tokens": 4}
-        grpo(model, tokenizer, load_problems("tiny-train", 2), steps=2, lr=1e-3, folder=tmp_path / "run", **small)
+        grpo(
+            model,
+            tokenizer,
+            load_problems("tiny-train", 2),
+            steps=2,
+            lr=1e-3,
+            folder=tmp_path / "run",
+            **small,
+        )
 
     train()
-    metrics, position = tmp_path / "run" / "metrics.jsonl", tmp_path / "run" / "step-000002" / "training.json"
+    metrics, position = (
+        tmp_path / "run" / "metrics.jsonl",
+        tmp_path / "run" / "step-000002" / "training.json",
+    )
     whole = metrics.read_text()
-    for text in (whole.replace('"loss": ', '"loss": "a", "x": ', 1), whole.splitlines()[0] + "\n5\n", "null\nnull\n"):
+    for text in (
+        whole.replace('"loss": ', '"loss": "a", "x": ', 1),
+        whole.splitlines()[0] + "\n5\n",
+        "null\nnull\n",
+    ):
         metrics.write_text(text)
         with pytest.raises((TrainingError, RunFolderError), match=r"metrics\.jsonl line \d: "):
             train()
         assert metrics.read_text() == text
     metrics.write_text(whole.splitlines()[0] + "\n")
-    with pytest.raises(TrainingError, match=r"metrics\.jsonl: 1 steps, expected the 2 of step-000002"):
+    with pytest.raises(
+        TrainingError, match=r"metrics\.jsonl: 1 steps, expected the 2 of step-000002"
+    ):
         train()
     metrics.write_text(whole)
     position.write_text('{"step": "two"}')
-    with pytest.raises(TrainingError, match=r"training\.json: step is 'two', expected a whole number"):
+    with pytest.raises(
+        TrainingError, match=r"training\.json: step is 'two', expected a whole number"
+    ):
         train()
 
 
@@ -221,11 +247,16 @@ def test_a_folder_in_use_is_a_failure(run, tmp_path):
         RunFolder(tmp_path / "run", {}).close()
         with RunFolder(tmp_path / "run", {}):
             code, _, err = run(command, *TINY, "--data", "tiny-train", "--output", "run")
-            assert code == 1 and err.splitlines()[-1] == "qwenlab: run: another process is at work in it"
+            assert (
+                code == 1
+                and err.splitlines()[-1] == "qwenlab: run: another process is at work in it"
+            )
 
 
 @pytest.mark.parametrize(("number", "status"), [(28, 1), (122, 1), (5, 1), (13, 2), (36, 2)])
-def test_a_full_disk_is_a_failure_and_a_name_that_can_not_be_is_wrong_input(run, tmp_path, monkeypatch, number, status):
+def test_a_full_disk_is_a_failure_and_a_name_that_can_not_be_is_wrong_input(
+    run, tmp_path, monkeypatch, number, status
+):
     def full(self, *_, **__):
         raise OSError(number, "as the system says")
 

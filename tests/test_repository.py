@@ -1,4 +1,5 @@
-"""The course's address stands in many places, written by one script: `make repository URL=... BRANCH=...`."""
+"""The course's address stands in many places, written by one script: `make repository URL=...
+BRANCH=...`."""
 
 import json
 import shutil
@@ -31,11 +32,18 @@ def config(root):
 def install_cells(root):
     """The first code cell of every notebook."""
     for path in sorted((root / "notebooks").glob("*.ipynb")):
-        yield next(c for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "code")
+        yield next(
+            c
+            for c in json.loads(path.read_text(encoding="utf-8"))["cells"]
+            if c["cell_type"] == "code"
+        )
 
 
 def texts(root):
-    return {path: path.read_bytes() for path in [root / "_config.yml", *(root / "notebooks").glob("*.ipynb")]}
+    return {
+        path: path.read_bytes()
+        for path in [root / "_config.yml", *(root / "notebooks").glob("*.ipynb")]
+    }
 
 
 def assert_agreement(root):
@@ -61,7 +69,9 @@ def test_an_address_is_written_everywhere(copy):
     assert settings["launch_buttons"]["binderhub_url"] == "https://mybinder.org"
     assert settings["launch_buttons"]["colab_url"] == "https://colab.research.google.com"
     assert settings["html"]["use_edit_page_button"] is True
-    assert settings["html"]["favicon"] == config(ROOT)["html"]["favicon"]  # what stood there still stands there
+    assert (
+        settings["html"]["favicon"] == config(ROOT)["html"]["favicon"]
+    )  # what stood there still stands there
     assert all(
         f'%pip install --quiet "qwenlab[notebook] @ git+{URL}@main"' in "".join(c["source"])
         for c in install_cells(copy)
@@ -76,7 +86,9 @@ def test_twice_is_once_and_another_address_replaces_the_first(copy):
     set_repository(copy, "https://gitlab.com/other/course", "v1.0")
     assert_agreement(copy)
     assert not any(URL.encode() in text for text in texts(copy).values())
-    assert "colab_url" not in config(copy)["launch_buttons"]  # Colab opens notebooks from GitHub only
+    assert (
+        "colab_url" not in config(copy)["launch_buttons"]
+    )  # Colab opens notebooks from GitHub only
 
 
 def test_an_empty_address_takes_everything_out(copy):
@@ -138,7 +150,9 @@ def test_a_notebook_without_an_install_cell_gets_one_before_its_first_code_cell(
     path.write_text(json.dumps(notebook), encoding="utf-8")
     set_repository(copy, "", "main")
     assert_agreement(copy)
-    assert json.loads(path.read_text(encoding="utf-8"))["cells"][0]["cell_type"] == "markdown"  # the title stays first
+    assert (
+        json.loads(path.read_text(encoding="utf-8"))["cells"][0]["cell_type"] == "markdown"
+    )  # the title stays first
 
 
 @pytest.mark.parametrize("url", ["", URL])
@@ -151,7 +165,10 @@ def test_the_install_cell_installs_only_where_qwenlab_is_missing(url, present, m
     shell.register_magic_function(installed.append, magic_name="pip")
     shell.run_cell(install_cell(url, "main")).raise_error()
     assert len(installed) == (1 if url and not present else 0)
-    assert all(f"git+{url}@main" in line and "torch" not in line and "upgrade" not in line for line in installed)
+    assert all(
+        f"git+{url}@main" in line and "torch" not in line and "upgrade" not in line
+        for line in installed
+    )
     said = capsys.readouterr().out
     assert said.count("\n") == (1 if not url and not present else 0)
 
@@ -165,7 +182,10 @@ def test_make_says_what_is_missing_and_exits_with_2(copy):
     assert run.returncode == 2
     assert run.stderr.count("\n") == 1 and "Traceback" not in run.stderr
     run = subprocess.run(
-        ["make", "-s", "-C", str(ROOT), "repository"], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}
+        ["make", "-s", "-C", str(ROOT), "repository"],
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin:/bin"},
     )
     assert run.returncode == 2
     assert "make repository URL=https://" in run.stderr

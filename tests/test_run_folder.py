@@ -1,4 +1,5 @@
-"""The folder of a run: it goes on after a kill, refuses what isn't its own, and a full disk loses nothing."""
+"""The folder of a run: it goes on after a kill, refuses what isn't its own, and a full disk loses
+nothing."""
 
 import json
 import os
@@ -17,7 +18,10 @@ def test_a_run_goes_on_where_it_was(tmp_path):
         folder.append("records.jsonl", {"id": "ä", "right": True})
         folder.append("records.jsonl", {"id": "b"})
     with RunFolder(path, {"model": "tiny", "sizes": [1, 2]}) as folder:
-        assert folder.resumed and folder.records("records.jsonl") == [{"id": "ä", "right": True}, {"id": "b"}]
+        assert folder.resumed and folder.records("records.jsonl") == [
+            {"id": "ä", "right": True},
+            {"id": "b"},
+        ]
         folder.keep("records.jsonl", folder.records("records.jsonl")[:1])
         folder.append("records.jsonl", {"id": "c"})
         assert [record["id"] for record in folder.records("records.jsonl")] == ["ä", "c"]
@@ -40,7 +44,11 @@ def refused(message, path, settings):
     before = sorted(p.name for p in path.iterdir()) if path.is_dir() else None
     with pytest.raises(RunFolderError) as caught:
         RunFolder(path, settings)
-    assert message in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
+    assert (
+        message in str(caught.value)
+        and str(path) in str(caught.value)
+        and "\n" not in str(caught.value)
+    )
     assert before == (sorted(p.name for p in path.iterdir()) if path.is_dir() else None)
 
 
@@ -90,7 +98,9 @@ def test_a_full_disk_loses_nothing(tmp_path, room):
     with RunFolder(tmp_path, {}) as folder:
         folder.append("r", {"id": "a"})
         folder.files["r"] = Full(folder.files["r"], room)
-        with pytest.raises(RunFolderError, match=r"No space left on device.*records before are safe"):
+        with pytest.raises(
+            RunFolderError, match=r"No space left on device.*records before are safe"
+        ):
             folder.append("r", {"id": "b"})
         assert (tmp_path / "r").read_text() == '{"id": "a"}\n'
 

@@ -10,7 +10,14 @@ from helpers import alone_logits, count, random_prompts
 
 import qwenlab
 from qwenlab.engine.request import Request, SamplingParams
-from qwenlab.engine.sampling import inverse_cdf, logprobs_of, most_probable, penalise, sample, uniform
+from qwenlab.engine.sampling import (
+    inverse_cdf,
+    logprobs_of,
+    most_probable,
+    penalise,
+    sample,
+    uniform,
+)
 
 
 def request(index=0, prompt=(1,), **options):
@@ -35,7 +42,9 @@ def slow_kept(logits, temperature, top_k, top_p):
 def test_kept_ids_are_the_definition(seed):
     rng = random.Random(seed)
     rows, size = rng.randint(1, 6), rng.choice([3, 17, 100])
-    logits = torch.tensor([[rng.choice([rng.uniform(-4, 4), 1.0]) for _ in range(size)] for _ in range(rows)])
+    logits = torch.tensor(
+        [[rng.choice([rng.uniform(-4, 4), 1.0]) for _ in range(size)] for _ in range(rows)]
+    )
     requests = [
         request(
             row,
@@ -45,7 +54,9 @@ def test_kept_ids_are_the_definition(seed):
         )
         for row in range(rows)
     ]
-    scaled = (logits - logits.amax(-1, keepdim=True)) / torch.tensor([[r.params.temperature] for r in requests])
+    scaled = (logits - logits.amax(-1, keepdim=True)) / torch.tensor(
+        [[r.params.temperature] for r in requests]
+    )
     kept = most_probable(scaled, requests)
     for row, r in enumerate(requests):
         assert kept[row].nonzero()[:, 0].tolist() == sorted(
@@ -56,7 +67,10 @@ def test_kept_ids_are_the_definition(seed):
 def test_top_p_ends_with_the_id_that_reaches_it():
     """Exactly half is reached by the first of two equal ids, three quarters by the third of four."""
     for size, top_p, kept in [(2, 0.5, 1), (2, 0.51, 2), (4, 0.75, 3), (4, 0.2, 1)]:
-        assert most_probable(torch.zeros(1, size), [request(temperature=1.0, top_p=top_p)]).sum() == kept
+        assert (
+            most_probable(torch.zeros(1, size), [request(temperature=1.0, top_p=top_p)]).sum()
+            == kept
+        )
 
 
 def test_case_20_in_bfloat16():
@@ -66,14 +80,19 @@ def test_case_20_in_bfloat16():
     for temperature in (0, 1e-4, 1e-300):
         both = [request(temperature=temperature), request(1, temperature=1.0, top_k=1)]
         ids = sample(logits.expand(2, -1), both)
-        assert ids.tolist() == [0, 0] and torch.isfinite(logprobs_of(logits.expand(2, -1), ids, both)).all()
+        assert (
+            ids.tolist() == [0, 0]
+            and torch.isfinite(logprobs_of(logits.expand(2, -1), ids, both)).all()
+        )
     tied = torch.tensor([[1.0, 7.0, 7.0]])
     assert {int(sample(tied, [request(i, temperature=1.0, top_p=0.0)])) for i in range(20)} == {1}
 
 
 def test_case_21_the_penalty():
     logits = torch.tensor([[2.0, -2.0, 5.0]])
-    assert penalise(logits, [request(prompt=[0, 1], repetition_penalty=2.0)]).tolist() == [[1.0, -4.0, 5.0]]
+    assert penalise(logits, [request(prompt=[0, 1], repetition_penalty=2.0)]).tolist() == [
+        [1.0, -4.0, 5.0]
+    ]
     assert penalise(logits, [request(prompt=[0, 1])]) is logits
 
 
@@ -82,7 +101,9 @@ def test_pads_are_never_seen(dense):
     prompts = [[5], [9, 8, 7, 6, 5, 4]]
     alone = qwenlab.generate(dense, prompts[:1], max_new_tokens=8, stop=(), repetition_penalty=1.8)
     assert (
-        qwenlab.generate(dense, prompts, max_new_tokens=8, stop=(), repetition_penalty=1.8).token_ids[0]
+        qwenlab.generate(
+            dense, prompts, max_new_tokens=8, stop=(), repetition_penalty=1.8
+        ).token_ids[0]
         == alone.token_ids[0]
     )
     seen = []
@@ -92,14 +113,22 @@ def test_pads_are_never_seen(dense):
         seen.append([row.nonzero()[:, 0].tolist() for row in penalise(ones, requests) != 1])
         return torch.full((len(requests),), 33)
 
-    qwenlab.generate(dense, prompts, max_new_tokens=3, stop=(), repetition_penalty=2.0, sampler=always_33)
-    assert seen == [[[5], [4, 5, 6, 7, 8, 9]], [[5, 33], [4, 5, 6, 7, 8, 9, 33]], [[5, 33], [4, 5, 6, 7, 8, 9, 33]]]
+    qwenlab.generate(
+        dense, prompts, max_new_tokens=3, stop=(), repetition_penalty=2.0, sampler=always_33
+    )
+    assert seen == [
+        [[5], [4, 5, 6, 7, 8, 9]],
+        [[5, 33], [4, 5, 6, 7, 8, 9, 33]],
+        [[5, 33], [4, 5, 6, 7, 8, 9, 33]],
+    ]
 
 
 def test_inverse_cdf_never_picks_the_impossible():
     probabilities = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0]])
     for u, expected in [(0.0, 1), (0.2499, 1), (0.25, 3), (0.9999999999999999, 3)]:
-        assert inverse_cdf(probabilities, torch.tensor([u], dtype=torch.float64)).tolist() == [expected]
+        assert inverse_cdf(probabilities, torch.tensor([u], dtype=torch.float64)).tolist() == [
+            expected
+        ]
 
 
 def test_draws_follow_the_distribution():
@@ -113,7 +142,8 @@ def test_draws_follow_the_distribution():
 
 
 def test_a_stream_is_the_requests_own(dense):
-    """Seeds: (s, i, k) for one seed, (seeds[i], 0, k) for a list; neighbours, order and filters change nothing."""
+    """Seeds: (s, i, k) for one seed, (seeds[i], 0, k) for a list; neighbours, order and filters
+    change nothing."""
     rng = random.Random(5)
     prompts = random_prompts(rng, 4, 20)
     options = {"max_new_tokens": 12, "stop": (), "temperature": 1.0}
@@ -128,7 +158,10 @@ def test_a_stream_is_the_requests_own(dense):
     alone = qwenlab.generate(dense, [prompts[2]], n=2, seed=[13], **options)
     assert listed.token_ids[4:6] == alone.token_ids
     filtered = {**options, "top_k": [0, 3, 0, 5], "top_p": [1.0, 1.0, 1.0, 0.5]}
-    assert qwenlab.generate(dense, prompts, n=2, seed=7, **filtered).token_ids[0] == together.token_ids[0]
+    assert (
+        qwenlab.generate(dense, prompts, n=2, seed=7, **filtered).token_ids[0]
+        == together.token_ids[0]
+    )
 
 
 def test_large_seeds_do_not_collide():
@@ -140,26 +173,38 @@ def test_large_seeds_do_not_collide():
 @pytest.mark.parametrize("place", [0, 1, 63, 64, 65, 200])
 def test_a_number_belongs_to_its_place_in_the_stream(place):
     """Whatever was drawn before: also the first that is asked for may be the 200th."""
-    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(9, spawn_key=(place, 2))))
+    generator = np.random.Generator(
+        np.random.PCG64(np.random.SeedSequence(9, spawn_key=(place, 2)))
+    )
     assert uniform((9, place, 2), place) == generator.random(place + 1)[place]
 
 
 def test_logprobs_are_of_the_whole_distribution(dense):
-    """softmax(logits / temperature) after the penalty and before top-k and top-p; temperature 1 where greedy."""
+    """softmax(logits / temperature) after the penalty and before top-k and top-p; temperature 1
+    where greedy."""
     prompt = [3, 1, 4, 1, 5]
     for temperature in (0.0, 0.6):
-        result = qwenlab.generate(dense, [prompt], max_new_tokens=6, stop=(), temperature=temperature, top_k=3)[0]
+        result = qwenlab.generate(
+            dense, [prompt], max_new_tokens=6, stop=(), temperature=temperature, top_k=3
+        )[0]
         logits = dense(torch.tensor([prompt + result.token_ids]))[0, 4:-1]
         expected = (
-            (logits / (temperature or 1.0)).log_softmax(-1).gather(1, torch.tensor(result.token_ids)[:, None])[:, 0]
+            (logits / (temperature or 1.0))
+            .log_softmax(-1)
+            .gather(1, torch.tensor(result.token_ids)[:, None])[:, 0]
         )
         assert np.allclose(result.logprobs, expected.tolist(), atol=1e-4)
 
 
 def slow_answer(model, prompt, cap, stop, temperature, top_k, top_p, penalty, stream):
-    """One request alone, by the definition: whole rows read again, in float64, one id after the other."""
+    """One request alone, by the definition: whole rows read again, in float64, one id after the
+    other."""
     seed, *key = stream
-    uniforms = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key))).random(cap).tolist()
+    uniforms = (
+        np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
+        .random(cap)
+        .tolist()
+    )
     ids, logprobs = list(prompt), []
     for number in uniforms:
         logits = alone_logits(model, ids)[-1].double().tolist()
@@ -169,7 +214,11 @@ def slow_answer(model, prompt, cap, stop, temperature, top_k, top_p, penalty, st
         token_id = int(scaled.argmax())
         if temperature:
             kept = slow_kept(logits, temperature, top_k, top_p)
-            line = torch.zeros_like(scaled).index_put((torch.tensor(kept),), scaled[kept].softmax(-1)).cumsum(-1)
+            line = (
+                torch.zeros_like(scaled)
+                .index_put((torch.tensor(kept),), scaled[kept].softmax(-1))
+                .cumsum(-1)
+            )
             token_id = int(torch.searchsorted(line, number * float(line[-1]), right=True))
         logprobs.append(float(scaled.log_softmax(-1)[token_id]))
         if token_id in stop:
@@ -180,7 +229,8 @@ def slow_answer(model, prompt, cap, stop, temperature, top_k, top_p, penalty, st
 
 @pytest.mark.parametrize("seed", range(count(6, 60)))
 def test_every_setting_at_once_is_the_definition(dense, seed):
-    """Ragged prompts, every option one a prompt, any strategy: ids, ends and log-probabilities as worked out alone."""
+    """Ragged prompts, every option one a prompt, any strategy: ids, ends and log-probabilities as
+    worked out alone."""
     rng = random.Random(seed)
     prompts, n = random_prompts(rng, rng.randint(2, 5), 20), rng.choice([1, 2])
     options = {
@@ -192,8 +242,13 @@ def test_every_setting_at_once_is_the_definition(dense, seed):
         "repetition_penalty": [rng.choice([1.0, 1.3, 0.8]) for _ in prompts],
     }
     seeds = rng.choice([rng.randrange(99), [rng.randrange(2**40) for _ in prompts]])
-    strategy, slots = rng.choice(["sequential", "static", "early-stop", "continuous"]), rng.choice([2, 3, 64])
-    result = qwenlab.generate(dense, prompts, n=n, seed=seeds, strategy=strategy, slots=slots, **options)
+    strategy, slots = (
+        rng.choice(["sequential", "static", "early-stop", "continuous"]),
+        rng.choice([2, 3, 64]),
+    )
+    result = qwenlab.generate(
+        dense, prompts, n=n, seed=seeds, strategy=strategy, slots=slots, **options
+    )
     for i, prompt in enumerate(prompts):
         for k in range(n):
             stream = (seeds[i], 0, k) if isinstance(seeds, list) else (seeds, i, k)
@@ -223,7 +278,10 @@ def test_own_sampler_takes_part(dense):
         (lambda logits, requests: [1, 2], "[1, 2]"),
         (lambda logits, requests: logits.argmax(-1, keepdim=True), "tensor([["),
         (lambda logits, requests: logits.argmax(-1)[:1], "tensor(["),
-        (lambda logits, requests: torch.tensor([1, 2], dtype=torch.int32), "tensor([1, 2], dtype=torch.int32)"),
+        (
+            lambda logits, requests: torch.tensor([1, 2], dtype=torch.int32),
+            "tensor([1, 2], dtype=torch.int32)",
+        ),
         (lambda logits, requests: logits.amax(-1), "tensor(["),
         (lambda logits, requests: torch.tensor([5, 320]), "tensor([ 5, 320])"),
         (lambda logits, requests: torch.tensor([-1, 5]), "tensor([-1, 5])"),
@@ -247,7 +305,9 @@ def test_a_sampler_may_scribble_on_its_logits(dense):
 
     kept = []
 
-    result = qwenlab.generate(dense, [[1, 2]], max_new_tokens=1, stop=(), sampler=all_but_the_best)[0]
+    result = qwenlab.generate(dense, [[1, 2]], max_new_tokens=1, stop=(), sampler=all_but_the_best)[
+        0
+    ]
     expected = dense(torch.tensor([[1, 2]]))[0, -1].log_softmax(-1).topk(2)
     assert result.token_ids == [int(expected.indices[1])]
     assert result.logprobs == pytest.approx([float(expected.values[1])], abs=1e-5)
@@ -264,7 +324,8 @@ def test_finished_rows_are_not_penalised():
 
 
 class NoDouble(torch.Tensor):
-    """A tensor on a device without float64, as Apple's are: it becomes an ordinary one by `.cpu()` only."""
+    """A tensor on a device without float64, as Apple's are: it becomes an ordinary one by `.cpu()`
+    only."""
 
     @classmethod
     def __torch_function__(cls, function, types, arguments=(), options=None):
@@ -272,17 +333,26 @@ class NoDouble(torch.Tensor):
         if function is torch.Tensor.cpu:
             return result.as_subclass(torch.Tensor)
         if isinstance(result, torch.Tensor) and result.dtype == torch.float64:
-            raise TypeError("Cannot convert a tensor to float64: the framework doesn't support float64")
+            raise TypeError(
+                "Cannot convert a tensor to float64: the framework doesn't support float64"
+            )
         return result
 
 
 def test_a_device_without_float64_draws_the_same_ids(dense, monkeypatch):
     prompts = random_prompts(random.Random(8), 4, 12)
-    options = {"max_new_tokens": 8, "stop": (), "temperature": [0.0, 0.7, 1.0, 2.0], "top_p": [1.0, 1.0, 0.8, 1.0]}
+    options = {
+        "max_new_tokens": 8,
+        "stop": (),
+        "temperature": [0.0, 0.7, 1.0, 2.0],
+        "top_p": [1.0, 1.0, 0.8, 1.0],
+    }
     options |= {"top_k": [0, 0, 0, 9], "repetition_penalty": [1.0, 1.2, 1.0, 1.0], "seed": 3}
     expected = qwenlab.generate(dense, prompts, **options)
     compute = dense.compute
-    monkeypatch.setattr(dense, "compute", lambda *args, **own: compute(*args, **own).as_subclass(NoDouble))
+    monkeypatch.setattr(
+        dense, "compute", lambda *args, **own: compute(*args, **own).as_subclass(NoDouble)
+    )
     result = qwenlab.generate(dense, prompts, **options)
     assert result.token_ids == expected.token_ids
     assert [request.logprobs for request in result] == [request.logprobs for request in expected]

@@ -1,4 +1,5 @@
-"""The book: a failing cell fails the build, and the built site is whole, small and asks nothing of the network."""
+"""The book: a failing cell fails the build, and the built site is whole, small and asks nothing of
+the network."""
 
 import re
 import shutil
@@ -23,7 +24,9 @@ def small_book(folder, cell):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, folder / name)
     shutil.copytree(ROOT / "book", folder / "book", ignore=shutil.ignore_patterns("*.md"))
-    (folder / "_toc.yml").write_text("format: jb-book\nroot: book/page\nchapters:\n- file: notebooks/01-one-cell\n")
+    (folder / "_toc.yml").write_text(
+        "format: jb-book\nroot: book/page\nchapters:\n- file: notebooks/01-one-cell\n"
+    )
     (folder / "book" / "page.md").write_text("# A page of prose\n\nWords.\n")
     notebook = nbformat.v4.new_notebook(
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
@@ -40,7 +43,9 @@ def build(folder, *flags):
 
 def test_a_failing_cell_fails_the_build_twice_in_a_row(tmp_path):
     small_book(tmp_path, "1/0")
-    for _ in range(2):  # no flags: even the plain command must fail, and again from what the first build left
+    for _ in range(
+        2
+    ):  # no flags: even the plain command must fail, and again from what the first build left
         run = build(tmp_path)
         assert run.returncode != 0
         assert "ZeroDivisionError" in run.stdout + run.stderr
@@ -53,23 +58,39 @@ def test_a_good_cell_passes_and_launch_addresses_are_notebooks(tmp_path):
     assert run.returncode == 0, run.stdout + run.stderr
 
     def launches(page):
-        links = [a.get("href") or "" for tag, a in Elements(tmp_path / "_build" / "html" / page).found if tag == "a"]
+        links = [
+            a.get("href") or ""
+            for tag, a in Elements(tmp_path / "_build" / "html" / page).found
+            if tag == "a"
+        ]
         return [link for link in links if "mybinder.org" in link or "colab.research" in link]
 
     assert launches("book/page.html") == []  # Colab cannot open prose
     binder, colab = sorted(launches("notebooks/01-one-cell.html"), key=lambda link: "colab" in link)
-    assert binder == "https://mybinder.org/v2/gh/someone/qwenlab/main?urlpath=lab/tree/notebooks/01-one-cell.ipynb"
-    assert colab == "https://colab.research.google.com/github/someone/qwenlab/blob/main/notebooks/01-one-cell.ipynb"
+    assert (
+        binder
+        == "https://mybinder.org/v2/gh/someone/qwenlab/main?urlpath=lab/tree/notebooks/01-one-cell.ipynb"
+    )
+    assert (
+        colab
+        == "https://colab.research.google.com/github/someone/qwenlab/blob/main/notebooks/01-one-cell.ipynb"
+    )
     assert (tmp_path / "notebooks" / "01-one-cell.ipynb").is_file()
     edit = "https://github.com/someone/qwenlab/edit/main/notebooks/01-one-cell.ipynb"
-    assert edit in (tmp_path / "_build" / "html" / "notebooks" / "01-one-cell.html").read_text(encoding="utf-8")
+    assert edit in (tmp_path / "_build" / "html" / "notebooks" / "01-one-cell.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_every_notebook_is_a_page_of_the_site():
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
     pages = [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
     notebooks = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
-    assert [page.removeprefix("notebooks/") for page in pages if page.startswith("notebooks/")] == notebooks != []
+    assert (
+        [page.removeprefix("notebooks/") for page in pages if page.startswith("notebooks/")]
+        == notebooks
+        != []
+    )
     assert all(re.fullmatch(r"\d\d(-[a-z0-9]+)+", name) for name in notebooks)
 
 
@@ -102,7 +123,10 @@ def test_every_launch_address_of_the_site_is_a_notebook_of_the_repository():
     for page in built_pages():
         for tag, attributes in Elements(page).found:
             link = attributes.get("href") or ""
-            if tag == "a" and urlsplit(link).netloc in ("mybinder.org", "colab.research.google.com"):
+            if tag == "a" and urlsplit(link).netloc in (
+                "mybinder.org",
+                "colab.research.google.com",
+            ):
                 path = launch_path(link)
                 assert path.endswith(".ipynb") and (ROOT / path).is_file(), link
 
@@ -110,9 +134,26 @@ def test_every_launch_address_of_the_site_is_a_notebook_of_the_repository():
 def resources(page):
     """Addresses that a browser fetches by itself when it opens the page."""
     for tag, attributes in Elements(page).found:
-        if tag == "link" and attributes.get("rel") in ("canonical", "next", "prev", "search", "index", "author"):
+        if tag == "link" and attributes.get("rel") in (
+            "canonical",
+            "next",
+            "prev",
+            "search",
+            "index",
+            "author",
+        ):
             continue
-        if tag in ("script", "img", "iframe", "source", "video", "audio", "embed", "link", "object"):
+        if tag in (
+            "script",
+            "img",
+            "iframe",
+            "source",
+            "video",
+            "audio",
+            "embed",
+            "link",
+            "object",
+        ):
             for name in ("src", "href", "data", "poster"):
                 if attributes.get(name):
                     yield attributes[name]
@@ -129,7 +170,9 @@ def test_no_page_fetches_from_elsewhere():
 
 
 def test_every_address_within_the_site_leads_somewhere():
-    anchors = {page: {a["id"] for _, a in Elements(page).found if a.get("id")} for page in built_pages()}
+    anchors = {
+        page: {a["id"] for _, a in Elements(page).found if a.get("id")} for page in built_pages()
+    }
     for page in anchors:
         links = [a.get("href") for tag, a in Elements(page).found if tag == "a"]
         for address in {*filter(None, links), *resources(page)}:
@@ -144,12 +187,19 @@ def test_every_address_within_the_site_leads_somewhere():
 
 def test_pages_stay_small():
     for page in built_pages():
-        pictures = {a["src"] for tag, a in Elements(page).found if tag == "img" and "_images" in (a.get("src") or "")}
-        size = page.stat().st_size + sum((page.parent / picture).stat().st_size for picture in pictures)
+        pictures = {
+            a["src"]
+            for tag, a in Elements(page).found
+            if tag == "img" and "_images" in (a.get("src") or "")
+        }
+        size = page.stat().st_size + sum(
+            (page.parent / picture).stat().st_size for picture in pictures
+        )
         assert size <= MAX_PAGE, f"{page.name}: {size:,} bytes"
         html = page.read_text(encoding="utf-8")
         widgets = sum(
-            len(part.encode()) for part in re.findall(r'<div class="qwl qwl-explore".*?</script>', html, re.DOTALL)
+            len(part.encode())
+            for part in re.findall(r'<div class="qwl qwl-explore".*?</script>', html, re.DOTALL)
         )
         assert widgets <= MAX_WIDGETS, f"{page.name}: {widgets:,} bytes of widgets"
 
@@ -159,7 +209,9 @@ def test_every_picture_says_what_it_shows():
         for tag, attributes in Elements(page).found:
             if tag == "img":
                 alt = attributes.get("alt") or ""
-                assert alt and not alt.endswith((".png", ".svg")), f"{page.name}: {attributes.get('src', '')[:80]}"
+                assert alt and not alt.endswith((".png", ".svg")), (
+                    f"{page.name}: {attributes.get('src', '')[:80]}"
+                )
 
 
 def test_no_page_shows_an_error():

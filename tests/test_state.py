@@ -27,7 +27,8 @@ def tensors(state):
 
 
 def test_select_removes_rows_everywhere(model):
-    """Case 14: rows {0, 2} removed, every tensor has 2 rows, and old rows 1 and 3 are bit-equal to what they were."""
+    """Case 14: rows {0, 2} removed, every tensor has 2 rows, and old rows 1 and 3 are bit-equal to
+    what they were."""
     state = filled(model, ROWS)
     for kept in (state.select([1, 3]), state.select(torch.tensor([False, True, False, True]))):
         assert kept.lengths.tolist() == [2, 1]
@@ -45,7 +46,9 @@ def test_repeat_and_snapshot_are_copies(model):
     model(torch.tensor([[9], [8]]), state=state)
     assert kept.lengths.tolist() == [3, 2] and state.lengths.tolist() == [4, 3]
     logits = model(torch.tensor([[20], [21], [22], [23]]), state=double)
-    for row, (ids, new) in enumerate(zip([ROWS[0], ROWS[0], ROWS[1], ROWS[1]], [20, 21, 22, 23], strict=True)):
+    for row, (ids, new) in enumerate(
+        zip([ROWS[0], ROWS[0], ROWS[1], ROWS[1]], [20, 21, 22, 23], strict=True)
+    ):
         assert difference(logits[row, -1], alone_logits(model, [*ids, new])[-1]) < 1e-5
 
 
@@ -54,7 +57,12 @@ def test_reset_leaves_nothing_of_the_last_tenant(model):
     state.reset([2])
     assert state.lengths.tolist() == [3, 2, 0, 1]
     assert all(not t[2].any() and t[0].any() for t in tensors(state))
-    assert difference(model(torch.tensor([[9, 9]]), state=state, rows=[2])[0], alone_logits(model, [9, 9])) < 1e-5
+    assert (
+        difference(
+            model(torch.tensor([[9, 9]]), state=state, rows=[2])[0], alone_logits(model, [9, 9])
+        )
+        < 1e-5
+    )
     state.reset()
     assert not state.lengths.any() and not any(t.any() for t in tensors(state))
 
@@ -69,7 +77,9 @@ def test_a_nan_of_the_last_tenant_does_not_reach_the_next(model):
     assert torch.isfinite(model(ids, mask, state)).all()
 
 
-@pytest.mark.parametrize("rows", [range(0, 4, 2), range(3, -1, -2), range(1, 3), [3, 1], [False, True, True, False]])
+@pytest.mark.parametrize(
+    "rows", [range(0, 4, 2), range(3, -1, -2), range(1, 3), [3, 1], [False, True, True, False]]
+)
 def test_rows_of_a_call_in_any_form(model, rows):
     state = filled(model, ROWS)
     index = state.row_index(rows).tolist()
@@ -97,13 +107,16 @@ def test_put_copies_rows_in_place(model):
     for was, now in zip(before, tensors(state.select([1, 3])), strict=True):
         assert torch.equal(was, now[:, :, : was.shape[2]]), "rows 1 and 3 must not move"
     logits = model(torch.tensor([[20], [21]]), state=state, rows=[2, 0])
-    assert difference(logits[0, -1], alone_logits(model, [30, 31, 32, 33, 34, 35, 36, 20])[-1]) < 1e-5
+    assert (
+        difference(logits[0, -1], alone_logits(model, [30, 31, 32, 33, 34, 35, 36, 20])[-1]) < 1e-5
+    )
     assert difference(logits[1, -1], alone_logits(model, [40, 21])[-1]) < 1e-5
 
 
 @pytest.mark.parametrize("seed", range(count(5, 50)))
 def test_rows_of_unlike_length_attend_in_parts(model, seed, monkeypatch):
-    """A decode step cuts them where that spares enough keys: the same logits, and few keys beyond a row's own."""
+    """A decode step cuts them where that spares enough keys: the same logits, and few keys beyond a
+    row's own."""
     rng = random.Random(seed)
     prompts = [[rng.randrange(300) for _ in range(rng.choice([3, 9, 40, 90]))] for _ in range(9)]
     asked = []
@@ -203,8 +216,12 @@ def test_growth_and_bytes(model):
     assert state.capacity == 6, "doubled"
     kinds = model.config.layer_types
     held = 2 * (2 * 2 * 6 * 32 * 4)  # (keys, values) x rows x heads x tokens x head_dim x float32
-    memory = 2 * 4 * 16 * 24 * 4 + 2 * 3 * (2 * 2 * 16 + 4 * 24) * 4  # rows x heads x sizes; rows x window x channels
-    expected = kinds.count("full_attention") * held + kinds.count("linear_attention") * memory + 2 * 8
+    memory = (
+        2 * 4 * 16 * 24 * 4 + 2 * 3 * (2 * 2 * 16 + 4 * 24) * 4
+    )  # rows x heads x sizes; rows x window x channels
+    expected = (
+        kinds.count("full_attention") * held + kinds.count("linear_attention") * memory + 2 * 8
+    )
     assert state.nbytes == expected
     assert model.new_state(2, capacity=9).capacity == 9
 
@@ -217,10 +234,19 @@ def test_copies_keep_a_fixed_capacity(model):
 
 
 def test_more_rows_than_before_without_growing(model):
-    """Room enough: what a copy knows about its tensors must be its own, not that of the state it came from."""
+    """Room enough: what a copy knows about its tensors must be its own, not that of the state it
+    came from."""
     state = model.new_state(2, capacity=20)
-    model(torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([[True] * 3, [True, False, False]]), state)
-    for copy, rows in ((state.repeat(2), [0, 0, 1, 1]), (state.select([1, 0, 1]), [1, 0, 1]), (state.select([1]), [1])):
+    model(
+        torch.tensor([[1, 2, 3], [4, 5, 6]]),
+        torch.tensor([[True] * 3, [True, False, False]]),
+        state,
+    )
+    for copy, rows in (
+        (state.repeat(2), [0, 0, 1, 1]),
+        (state.select([1, 0, 1]), [1, 0, 1]),
+        (state.select([1]), [1]),
+    ):
         new = torch.arange(30, 30 + 2 * len(rows)).view(-1, 2)
         logits = model(new, state=copy)
         for place, row in enumerate(rows):
@@ -279,9 +305,7 @@ def test_a_state_older_than_the_model_s_dtype_is_refused_in_one_line(model):
     request = engine.submit([1, 2], max_new_tokens=3, stop=())
     engine.step()
     changed.half()
-    refused = (
-        r"^the state is for .* in float32 on cpu, the model is .* in float16 on cpu: make a new state with model\."
-    )
+    refused = r"^the state is for .* in float32 on cpu, the model is .* in float16 on cpu: make a new state with model\."
     with pytest.raises(ValueError, match=refused) as caught:
         changed(torch.tensor([[3]]), state=state)
     assert "\n" not in str(caught.value) and state.lengths.tolist() == [3]
@@ -294,7 +318,9 @@ def test_a_state_older_than_the_model_s_dtype_is_refused_in_one_line(model):
 
 def test_a_state_of_another_model_is_refused_in_one_line(model):
     other = FAMILIES["dense"](num_hidden_layers=2)
-    with pytest.raises(ValueError, match="the state is for qwen3 with 2 layers of 64 in float32") as caught:
+    with pytest.raises(
+        ValueError, match="the state is for qwen3 with 2 layers of 64 in float32"
+    ) as caught:
         model(torch.tensor([[3]]), state=other.new_state(1))
     assert "\n" not in str(caught.value)
 

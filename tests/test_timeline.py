@@ -1,4 +1,5 @@
-"""teach.timeline: rows over steps, four kinds told apart without colour, as HTML, as text and as a figure."""
+"""teach.timeline: rows over steps, four kinds told apart without colour, as HTML, as text and as a
+figure."""
 
 import random
 
@@ -28,7 +29,9 @@ def grid(picture):
     """[[(text, class), ...], ...] of the first table, and its row labels."""
     table = BeautifulSoup(picture._repr_html_(), "html.parser").table
     lines = table.tbody.find_all("tr")
-    return [[(td.text, td["class"][0]) for td in tr.find_all("td")] for tr in lines], [tr.th.text for tr in lines]
+    return [[(td.text, td["class"][0]) for td in tr.find_all("td")] for tr in lines], [
+        tr.th.text for tr in lines
+    ]
 
 
 def test_slots_over_steps():
@@ -53,7 +56,14 @@ def test_requests_over_steps_with_what_they_said():
 
 def test_it_takes_a_result_its_stats_or_a_part_of_its_events():
     model = random_model()
-    result = generate(model, [[1, 2], [3, 4, 5], [6]], max_new_tokens=[4, 1, 2], stop=(), strategy="static", slots=2)
+    result = generate(
+        model,
+        [[1, 2], [3, 4, 5], [6]],
+        max_new_tokens=[4, 1, 2],
+        stop=(),
+        strategy="static",
+        slots=2,
+    )
     events = result.stats.events
     assert timeline(result).body == timeline(result.stats).body == timeline(events).body
     cells, _ = grid(timeline(result))
@@ -72,7 +82,12 @@ def test_the_legend_counts_each_kind_and_the_alt_text_says_it():
     picture = timeline(EVENTS, title="static")
     soup = BeautifulSoup(picture._repr_html_(), "html.parser")
     legend = soup.find_all("table")[1]
-    assert [th.text for th in legend.find_all("th")] == ["prefill: 3", "decode: 3", "wasted: 1", "idle: 1"]
+    assert [th.text for th in legend.find_all("th")] == [
+        "prefill: 3",
+        "decode: 3",
+        "wasted: 1",
+        "idle: 1",
+    ]
     assert [td["class"] for td in legend.find_all("td")] == [["f"], ["d"], ["u"], ["i"]]
     words = "▸ prefill: 3, decode: 3, × wasted: 1, · idle: 1"
     assert picture.alt == f"static: 2 slots over 4 steps; {words}." and words in repr(picture)
@@ -85,17 +100,35 @@ def test_without_colour_the_four_kinds_differ():
     figure = timeline(EVENTS).figure()
     looks = {}
     for patch, text in zip(figure.axes[0].patches, figure.axes[0].texts, strict=True):
-        grey = round(palette.luminance(palette.LIGHT["prefill"]), 2) if text.get_text()[0] == "▸" else None
-        looks[text.get_text().rstrip("012") or "plain"] = (patch.get_hatch(), patch.get_linestyle(), grey)
+        grey = (
+            round(palette.luminance(palette.LIGHT["prefill"]), 2)
+            if text.get_text()[0] == "▸"
+            else None
+        )
+        looks[text.get_text().rstrip("012") or "plain"] = (
+            patch.get_hatch(),
+            patch.get_linestyle(),
+            grey,
+        )
     assert set(looks) == {"▸", "plain", "×", "·"} and len(set(looks.values())) == 4
-    assert palette.luminance(palette.LIGHT["token"]) - palette.luminance(palette.LIGHT["prefill"]) > 0.4
+    assert (
+        palette.luminance(palette.LIGHT["token"]) - palette.luminance(palette.LIGHT["prefill"])
+        > 0.4
+    )
     style = timeline(EVENTS)._repr_html_()
-    assert "td.u{background:repeating-linear-gradient(45deg" in style and "td.i{border-style:dashed" in style
+    assert (
+        "td.u{background:repeating-linear-gradient(45deg" in style
+        and "td.i{border-style:dashed" in style
+    )
 
 
 def test_the_figure_is_small_and_carries_the_legend():
     figure = timeline(EVENTS, by="request").figure()
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["request 0", "request 1", "request 2"]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [
+        "request 0",
+        "request 1",
+        "request 2",
+    ]
     assert "× wasted: 1" in figure.axes[0].get_xlabel()
     assert len(image(figure, "who runs when")._repr_html_()) < 40_000
 
@@ -104,10 +137,16 @@ def test_the_figure_is_small_and_carries_the_legend():
     ("arguments", "words"),
     [
         (dict(run=[]), "there are no events"),
-        (dict(run=[(0, 1, 2, "sleep")]), "step 0, slot 1 is 'sleep', expected one of prefill, decode, wasted, idle"),
+        (
+            dict(run=[(0, 1, 2, "sleep")]),
+            "step 0, slot 1 is 'sleep', expected one of prefill, decode, wasted, idle",
+        ),
         (dict(run=EVENTS, by="row"), "by is 'row'"),
         (dict(run=EVENTS, names="AB"), "names has 2 entries, the events need number 2"),
-        (dict(run=EVENTS, said=[["x"], [], []]), r"said\[1\] has 0 entries, the events need number 0"),
+        (
+            dict(run=EVENTS, said=[["x"], [], []]),
+            r"said\[1\] has 0 entries, the events need number 0",
+        ),
     ],
 )
 def test_bad_input_gets_one_line(arguments, words):
@@ -117,7 +156,10 @@ def test_bad_input_gets_one_line(arguments, words):
 
 def test_a_prompt_that_is_read_in_parts_speaks_once():
     """And one whose slot was taken away, so that it read everything again, goes on where it was."""
-    events = [(step, 0, 7, "prefill") for step in range(3)] + [(3, 0, 7, "decode"), (4, 0, 8, "prefill")]
+    events = [(step, 0, 7, "prefill") for step in range(3)] + [
+        (3, 0, 7, "decode"),
+        (4, 0, 8, "prefill"),
+    ]
     events += [(5, 0, 7, "prefill"), (6, 0, 7, "prefill"), (7, 0, 7, "decode"), (3, 1, 9, "idle")]
     said = {7: ["a", "b", "c", "d"], 8: ["x"]}
     said = [said.get(i, []) for i in range(10)]
@@ -130,8 +172,12 @@ def test_a_prompt_that_is_read_in_parts_speaks_once():
 def test_every_strategy_can_be_drawn(strategy):
     model = random_model()
     prompts, caps = [[1, 2], [3, 4, 5], [6], [7]], [4, 1, 2, 5]
-    result = generate(model, prompts, n=2, max_new_tokens=[*caps], stop=(), strategy=strategy, slots=3)
-    said = [[f"<{i}.{k}>" for k in range(len(request.token_ids))] for i, request in enumerate(result)]
+    result = generate(
+        model, prompts, n=2, max_new_tokens=[*caps], stop=(), strategy=strategy, slots=3
+    )
+    said = [
+        [f"<{i}.{k}>" for k in range(len(request.token_ids))] for i, request in enumerate(result)
+    ]
     for by in ("slot", "request"):
         cells, labels = grid(timeline(result, by=by, said=said))
         shown = sorted(text.lstrip("▸") for line in cells for text, _ in line if "<" in text)
@@ -159,6 +205,8 @@ def test_order_does_not_matter_and_events_may_be_named():
 
 def test_inside_explore_a_state_is_light(monkeypatch):
     monkeypatch.setenv("QWENLAB_PAGE", "1")
-    html = explore(lambda step: timeline([e for e in EVENTS if e[0] <= step]), step=range(4))._repr_html_()
+    html = explore(
+        lambda step: timeline([e for e in EVENTS if e[0] <= step]), step=range(4)
+    )._repr_html_()
     assert html.count("<template>") == 3
     assert len(timeline(EVENTS).body) < 2000

@@ -61,7 +61,9 @@ def test_these_are_all():
 def answers(tiny, **options):
     """The answers to PROBLEMS, and the share that is right."""
     model, tokenizer = tiny
-    prompts = [tokenizer.chat([{"role": "user", "content": problem.question}]) for problem in PROBLEMS]
+    prompts = [
+        tokenizer.chat([{"role": "user", "content": problem.question}]) for problem in PROBLEMS
+    ]
     result = qwenlab.generate(model, prompts, **options)
     texts = [tokenizer.decode(ids) for ids in result.token_ids]
     right = [extract_answer(text) == p.answer for text, p in zip(texts, PROBLEMS, strict=True)]
@@ -100,10 +102,14 @@ def test_shape(tiny, name):
 def test_transformers_says_the_same(tiny, theirs):
     model, tokenizer = tiny
     reference, their_tokenizer = theirs
-    prompts = [tokenizer.chat([{"role": "user", "content": p.question}]) for p in PROBLEMS[: count(10, 50)]]
+    prompts = [
+        tokenizer.chat([{"role": "user", "content": p.question}]) for p in PROBLEMS[: count(10, 50)]
+    ]
     ours = qwenlab.generate(model, prompts).token_ids
     for prompt, ids in zip(prompts, ours, strict=True):
-        out = reference.generate(torch.tensor([prompt]), max_new_tokens=256, do_sample=False)[0].tolist()
+        out = reference.generate(torch.tensor([prompt]), max_new_tokens=256, do_sample=False)[
+            0
+        ].tolist()
         assert out[len(prompt) : -1] == ids and out[-1] in model.stop_ids
     assert their_tokenizer.pad_token_id == tokenizer.pad_id
 
@@ -137,7 +143,9 @@ def test_newlines_and_digits_stand_alone(tiny):
     """So that a text splits the same wherever a prompt ends."""
     tokenizer = tiny[1]
     parts = ["What is 12", "34\n", "\n\n", "\\boxed{", "7}"]
-    assert tokenizer.encode("".join(parts)) == [id for part in parts for id in tokenizer.encode(part)]
+    assert tokenizer.encode("".join(parts)) == [
+        id for part in parts for id in tokenizer.encode(part)
+    ]
 
 
 def test_files_of_the_checkpoint(name):

@@ -73,7 +73,11 @@ def test_stream_ends_an_open_character_with_the_replacement():
 def test_a_control_token_between_two_halves_of_a_character_joins_nothing():
     first, second = SMALL.encode("👍")[:2], SMALL.encode("👍")[2:]
     ids = [*first, SMALL.control["<|im_end|>"], *second]
-    assert SMALL.decode(ids) == REFERENCE.decode(ids, skip_special_tokens=False) == "\ufffd<|im_end|>\ufffd\ufffd"
+    assert (
+        SMALL.decode(ids)
+        == REFERENCE.decode(ids, skip_special_tokens=False)
+        == "\ufffd<|im_end|>\ufffd\ufffd"
+    )
 
 
 def test_no_ids_are_no_text():
@@ -88,7 +92,9 @@ def test_pad_id_is_the_pad_token_of_the_checkpoint(tmp_path):
 
 @pytest.mark.parametrize("id", [-1, SMALL.vocab_size, 10**6])
 def test_an_id_outside_the_vocabulary_is_named(id):
-    with pytest.raises(TokenizerError, match=rf"^token id {id} is outside the vocabulary of {SMALL.vocab_size}$"):
+    with pytest.raises(
+        TokenizerError, match=rf"^token id {id} is outside the vocabulary of {SMALL.vocab_size}$"
+    ):
         SMALL.decode([5, id])
     with pytest.raises(TokenizerError, match=f"token id {id} "):
         SMALL.stream().push(id)
@@ -107,8 +113,15 @@ def test_text_that_is_no_text_is_refused():
 
 
 def test_a_tokenizer_of_another_kind_is_refused_by_name():
-    with pytest.raises(TokenizerError, match=r"tokenizer.json: model BPE with decoder Metaspace, expected byte-level"):
-        Tokenizer(small_spec(decoder={"type": "Metaspace", "replacement": "_", "prepend_scheme": "always"}))
+    with pytest.raises(
+        TokenizerError,
+        match=r"tokenizer.json: model BPE with decoder Metaspace, expected byte-level",
+    ):
+        Tokenizer(
+            small_spec(
+                decoder={"type": "Metaspace", "replacement": "_", "prepend_scheme": "always"}
+            )
+        )
     with pytest.raises(TokenizerError, match=r"with decoder None|not a tokenizer.json as expected"):
         Tokenizer(small_spec(decoder=None))
     spec = small_spec()
@@ -135,7 +148,9 @@ def test_a_tokenizer_with_a_wrong_field_is_refused_in_one_line(path, value):
     for key in path[:-1]:
         inner = inner[key]
     inner[path[-1]] = value
-    with pytest.raises(TokenizerError, match=r"tokenizer\.json: not a tokenizer\.json as expected") as caught:
+    with pytest.raises(
+        TokenizerError, match=r"tokenizer\.json: not a tokenizer\.json as expected"
+    ) as caught:
         Tokenizer(spec)
     assert "\n" not in str(caught.value)
 
@@ -160,7 +175,8 @@ def test_a_folder_without_a_readable_tokenizer_is_named(tmp_path):
 
 
 def test_a_control_token_that_is_also_in_the_vocabulary_cannot_be_typed():
-    # `tokenizers` trainers put special tokens into the vocabulary; with ignore_merges a whole word is looked up there.
+    # `tokenizers` trainers put special tokens into the vocabulary; with ignore_merges a whole word
+    # is looked up there.
     spec = small_spec()
     spec["pre_tokenizer"] = spec["pre_tokenizer"] | {"use_regex": False}
     spec["model"] |= {"ignore_merges": True}
@@ -205,7 +221,13 @@ def tokenizers_of_qwen3() -> tokenizers.Tokenizer:
 def with_added(*tokens: dict) -> dict:
     """The small tokenizer.json with more added tokens, not special unless they say so."""
     spec = small_spec()
-    kind = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
+    kind = {
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": True,
+        "special": False,
+    }
     spec["added_tokens"] = spec["added_tokens"] + [kind | token for token in tokens]
     return spec
 
@@ -227,7 +249,11 @@ def with_words(tmp_path_factory):
     return Tokenizer.from_folder(folder), theirs
 
 
-@given(text=st.lists(st.one_of(st.sampled_from([*WORDS, "fo", "o", " ", "\n", "e\u0301"]), st.text(max_size=3))))
+@given(
+    text=st.lists(
+        st.one_of(st.sampled_from([*WORDS, "fo", "o", " ", "\n", "e\u0301"]), st.text(max_size=3))
+    )
+)
 @settings(max_examples=count(100, 1000))
 def test_words_added_to_the_vocabulary_are_tokens_as_in_transformers(with_words, text):
     ours, theirs = with_words
@@ -249,15 +275,22 @@ def test_words_are_tokens_in_a_chat_and_control_tokens_stay_text(with_words):
 
 def test_words_of_every_kind_are_found_as_the_library_finds_them():
     kinds = [{"lstrip": True}, {"rstrip": True}, {"single_word": True}, {"normalized": False}]
-    spec = with_added(*({"id": FIRST + i, "content": f"w{i}x"} | kind for i, kind in enumerate(kinds)))
+    spec = with_added(
+        *({"id": FIRST + i, "content": f"w{i}x"} | kind for i, kind in enumerate(kinds))
+    )
     ours, theirs = Tokenizer(spec), tokenizers.Tokenizer.from_str(json.dumps(spec))
     for text in ("a w0x b", "a w1x b", "aw2xb w2x", "w3x w1xw0x"):
         assert ours.encode(text) == theirs.encode(text, add_special_tokens=False).ids
 
 
 def test_a_words_id_is_the_one_that_tokenizer_json_gives_it():
-    tokenizer = Tokenizer(with_added({"id": FIRST + 40, "content": "gap"}, {"id": FIRST + 7, "content": "less"}))
-    assert tokenizer.encode("gapless") == [FIRST + 40, FIRST + 7] and tokenizer.vocab_size == FIRST + 41
+    tokenizer = Tokenizer(
+        with_added({"id": FIRST + 40, "content": "gap"}, {"id": FIRST + 7, "content": "less"})
+    )
+    assert (
+        tokenizer.encode("gapless") == [FIRST + 40, FIRST + 7]
+        and tokenizer.vocab_size == FIRST + 41
+    )
     assert tokenizer.decode([FIRST + 7, FIRST + 40]) == "lessgap"
 
 
@@ -270,7 +303,10 @@ def test_an_id_that_is_none_is_refused_by_its_token(path, id):
         inner = inner[key]
     inner[path[-1]] = id
     token = "a" if "vocab" in path else CONTROL[0]
-    with pytest.raises(TokenizerError, match=rf"token {re.escape(repr(token))} has id {id}, expected a whole number"):
+    with pytest.raises(
+        TokenizerError,
+        match=rf"token {re.escape(repr(token))} has id {id}, expected a whole number",
+    ):
         Tokenizer(spec)
 
 
@@ -278,7 +314,9 @@ def test_ids_that_tokens_share_are_refused_by_name():
     spec = small_spec()
     for token in spec["added_tokens"]:
         token["id"] = FIRST
-    with pytest.raises(TokenizerError, match=rf"tokens '<\|endoftext\|>' and '<\|im_start\|>' share the id {FIRST}"):
+    with pytest.raises(
+        TokenizerError, match=rf"tokens '<\|endoftext\|>' and '<\|im_start\|>' share the id {FIRST}"
+    ):
         Tokenizer(spec)
     with pytest.raises(TokenizerError, match=r"tokens 'a' and 'word' share the id"):
         Tokenizer(with_added({"id": small_spec()["model"]["vocab"]["a"], "content": "word"}))
@@ -294,14 +332,25 @@ def test_the_end_of_sequence_id_is_that_of_the_checkpoint(tmp_path):
 
 def test_more_whitespace_than_can_be_split_is_refused_in_one_line():
     for text, start in ((" " * 10_000_000 + "a", 0), ("a\n" + " \t" * 3_000_000, 1)):
-        with pytest.raises(TokenizerError, match=rf"whitespace characters .* from character {start} on") as caught:
+        with pytest.raises(
+            TokenizerError, match=rf"whitespace characters .* from character {start} on"
+        ) as caught:
             SMALL.encode(text)
         assert "\n" not in str(caught.value)
 
 
 def test_a_text_on_which_the_library_panics_is_refused_in_one_line():
-    slow = {"type": "Split", "pattern": {"Regex": "(a+)+b"}, "behavior": "Isolated", "invert": False}
-    spec = small_spec(pre_tokenizer={"type": "Sequence", "pretokenizers": [slow, small_spec()["pre_tokenizer"]]})
-    with pytest.raises(TokenizerError, match=r"tokenizer\.json: tokenizers can't split this text \(") as caught:
+    slow = {
+        "type": "Split",
+        "pattern": {"Regex": "(a+)+b"},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    spec = small_spec(
+        pre_tokenizer={"type": "Sequence", "pretokenizers": [slow, small_spec()["pre_tokenizer"]]}
+    )
+    with pytest.raises(
+        TokenizerError, match=r"tokenizer\.json: tokenizers can't split this text \("
+    ) as caught:
         Tokenizer(spec).encode("a" * 40)
     assert "\n" not in str(caught.value)

@@ -19,7 +19,9 @@ STOP, OTHER_STOP = 300, 299
 
 
 def Trace(number, problem, *answer, instruction="", **options):
-    return traces.Trace(Problem(number, problem, "", str(number), {}, instruction), *answer, **options)
+    return traces.Trace(
+        Problem(number, problem, "", str(number), {}, instruction), *answer, **options
+    )
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,11 @@ def tiny():
 
 
 def write(path, *records):
-    text = json.dumps(records) if path.suffix == ".json" else "".join(json.dumps(r) + "\n" for r in records)
+    text = (
+        json.dumps(records)
+        if path.suffix == ".json"
+        else "".join(json.dumps(r) + "\n" for r in records)
+    )
     path.write_text(text)
     return path
 
@@ -43,8 +49,18 @@ def test_a_file_of_traces(tmp_path, name):
     records = [
         GOOD | {"gtruth_answer": "2"},
         {"problem": "2+2?", "message_content": "4", "instruction": ""},
-        {"problem": "3+3?", "message_content": "6", "message_thinking": None, "finish_reason": "length"},
-        {"problem": "4+4?", "message_content": "<think>\n4+4=8\n</think>\n\n8", "number": 17, "finish_reason": "stop"},
+        {
+            "problem": "3+3?",
+            "message_content": "6",
+            "message_thinking": None,
+            "finish_reason": "length",
+        },
+        {
+            "problem": "4+4?",
+            "message_content": "<think>\n4+4=8\n</think>\n\n8",
+            "number": 17,
+            "finish_reason": "stop",
+        },
     ]
     assert load_traces(write(tmp_path / name, *records)) == [
         Trace(0, "1+1?", "\\boxed{2}", "1+1=2", instruction=BOXED),
@@ -93,7 +109,8 @@ def test_every_shape_without_thinking_is_read_as_one(tmp_path, shape):
 
 @pytest.mark.parametrize("name", ["tiny", "qwen3"])
 def test_a_row_is_what_the_template_writes_for_the_conversation(tiny, tmp_path, name):
-    """Qwen3's template writes an assistant's last answer with its thinking; where it has none, an empty block."""
+    """Qwen3's template writes an assistant's last answer with its thinking; where it has none, an
+    empty block."""
     model, tokenizer = tiny
     if name == "qwen3":
         folder = os.environ.get("QWENLAB_QWEN3_TOKENIZER")
@@ -101,8 +118,13 @@ def test_a_row_is_what_the_template_writes_for_the_conversation(tiny, tmp_path, 
             pytest.skip("set QWENLAB_QWEN3_TOKENIZER to a folder with Qwen3's tokenizer")
         tokenizer = Tokenizer.from_folder(folder)
         model = SimpleNamespace(stop_ids=frozenset([151643, 151645]))
-    records = [{"problem": "1+2?", "instruction": ""} | fields for fields in [*SHAPES.values(), *UNTHOUGHT.values()]]
-    rows, _ = answer_rows(model, tokenizer, load_traces(write(tmp_path / "t.jsonl", *records)), 4096)
+    records = [
+        {"problem": "1+2?", "instruction": ""} | fields
+        for fields in [*SHAPES.values(), *UNTHOUGHT.values()]
+    ]
+    rows, _ = answer_rows(
+        model, tokenizer, load_traces(write(tmp_path / "t.jsonl", *records)), 4096
+    )
     for row, record in zip(rows, records, strict=True):
         thought = THOUGHT if record in records[: len(SHAPES)] else ""
         expected = "<|im_start|>user\n1+2?<|im_end|>\n<|im_start|>assistant\n"
@@ -117,7 +139,10 @@ def test_a_row_is_what_the_template_writes_for_the_conversation(tiny, tmp_path, 
 @pytest.mark.parametrize("reason", ["length", "error", "cancelled"])
 def test_an_answer_that_its_teacher_did_not_end_is_not_finished(tmp_path, reason):
     record = GOOD | {"finish_reason": reason}
-    assert [trace.finished for trace in load_traces(write(tmp_path / "t.json", record, GOOD))] == [False, True]
+    assert [trace.finished for trace in load_traces(write(tmp_path / "t.json", record, GOOD))] == [
+        False,
+        True,
+    ]
 
 
 def test_thinking_that_was_cut_off_is_not_closed():
@@ -142,10 +167,26 @@ def test_a_model_without_stop_ids_can_not_be_taught_to_end(tiny):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("t.jsonl", json.dumps(GOOD | {"instruction": 3}), "line 1: instruction is 3, expected text"),
-        ("t.jsonl", json.dumps(GOOD | {"instruction": ["a"]}), "line 1: instruction is ['a'], expected text"),
-        ("t.jsonl", json.dumps(GOOD | {"message_content": 3}), "line 1: message_content is 3, expected text"),
-        ("t.jsonl", json.dumps({"problem": "1", "content": []}), "line 1: content is [], expected text"),
+        (
+            "t.jsonl",
+            json.dumps(GOOD | {"instruction": 3}),
+            "line 1: instruction is 3, expected text",
+        ),
+        (
+            "t.jsonl",
+            json.dumps(GOOD | {"instruction": ["a"]}),
+            "line 1: instruction is ['a'], expected text",
+        ),
+        (
+            "t.jsonl",
+            json.dumps(GOOD | {"message_content": 3}),
+            "line 1: message_content is 3, expected text",
+        ),
+        (
+            "t.jsonl",
+            json.dumps({"problem": "1", "content": []}),
+            "line 1: content is [], expected text",
+        ),
         (
             "t.jsonl",
             json.dumps({"problem": "1", "message_content": "on and on</think>\n\n"}),
@@ -162,10 +203,22 @@ def test_a_model_without_stop_ids_can_not_be_taught_to_end(tiny):
             json.dumps(GOOD) + '\n\n{"problem": "1"}\n',
             "t.jsonl line 3: message_content is None, expected text",
         ),
-        ("t.jsonl", json.dumps(GOOD | {"message_content": " "}), "message_content is ' ', expected text"),
-        ("t.jsonl", json.dumps(GOOD | {"message_thinking": 3}), "line 1: message_thinking is 3, expected text"),
+        (
+            "t.jsonl",
+            json.dumps(GOOD | {"message_content": " "}),
+            "message_content is ' ', expected text",
+        ),
+        (
+            "t.jsonl",
+            json.dumps(GOOD | {"message_thinking": 3}),
+            "line 1: message_thinking is 3, expected text",
+        ),
         ("t.jsonl", json.dumps(GOOD | {"problem": None}), "line 1: problem is None, expected text"),
-        ("t.jsonl", json.dumps(GOOD | {"number": -1}), "line 1: number is -1, expected a whole number"),
+        (
+            "t.jsonl",
+            json.dumps(GOOD | {"number": -1}),
+            "line 1: number is -1, expected a whole number",
+        ),
         (
             "t.jsonl",
             json.dumps({"problem": "1", "message_content": "<think>on and on"}),
@@ -177,14 +230,19 @@ def test_a_bad_file_is_named_by_line(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError) as caught:
         load_traces(tmp_path / name)
-    assert message in str(caught.value) and str(tmp_path / name) in str(caught.value) and "\n" not in str(caught.value)
+    assert (
+        message in str(caught.value)
+        and str(tmp_path / name) in str(caught.value)
+        and "\n" not in str(caught.value)
+    )
 
 
 # --- What the student reads ------------------------------------------------------------------------------------------
 
 
 class Letters:
-    """A tokenizer whose prompts have 10 ids, and one id a character behind them. `opened`: they end in <think>."""
+    """A tokenizer whose prompts have 10 ids, and one id a character behind them. `opened`: they end
+    in <think>."""
 
     template, pad_id, opened = True, 301, False
 
@@ -209,14 +267,17 @@ def spell(text):
 
 
 def test_the_first_max_length_tokens_are_kept():
-    """Prompt 10, answer 3 with its stop. A cut answer keeps its first tokens and gets no made-up stop."""
+    """Prompt 10, answer 3 with its stop. A cut answer keeps its first tokens and gets no made-up
+    stop."""
     trace = Trace(7, "?", "ab")
     answers = {13: [*spell("ab"), STOP], 12: spell("ab"), 11: spell("a"), 500: [*spell("ab"), STOP]}
     for length, answer in answers.items():
         rows, dropped = answer_rows(MODEL, Letters(), [trace], length)
         assert rows == [Row([*range(1, 11), *answer], 10)] and dropped == []
     for length in (1, 8, 10):
-        with pytest.raises(TraceError, match=f"none of 1 traces has a token of its answer within {length} tokens"):
+        with pytest.raises(
+            TraceError, match=f"none of 1 traces has a token of its answer within {length} tokens"
+        ):
             answer_rows(MODEL, Letters(), [trace], length)
 
 
@@ -231,7 +292,9 @@ def test_rows_without_an_answer_token_are_dropped_by_name():
 
 
 def test_what_a_teacher_never_finished_has_no_stop():
-    rows, _ = answer_rows(MODEL, Letters(), [Trace(0, "?", "ab", finished=False), Trace(1, "?", "ab")], 99)
+    rows, _ = answer_rows(
+        MODEL, Letters(), [Trace(0, "?", "ab", finished=False), Trace(1, "?", "ab")], 99
+    )
     assert [row.ids[10:] for row in rows] == [spell("ab"), [*spell("ab"), STOP]]
 
 
@@ -249,12 +312,16 @@ def test_thinking_stands_in_its_block():
 
 def test_a_trace_without_thinking_stands_behind_the_prompt_that_asks_for_none(tiny):
     model, tokenizer = tiny
-    rows, _ = answer_rows(model, tokenizer, [Trace(0, "1+1?", "2"), Trace(1, "1+1?", "2", "1+1=2")], 99)
+    rows, _ = answer_rows(
+        model, tokenizer, [Trace(0, "1+1?", "2"), Trace(1, "1+1?", "2", "1+1=2")], 99
+    )
     turn = "<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n"
     assert tokenizer.decode(rows[0].ids) == turn + "<think>\n\n</think>\n\n2<|im_end|>"
     assert tokenizer.decode(rows[0].ids[rows[0].prompt :]) == "2<|im_end|>"
     assert tokenizer.decode(rows[1].ids) == turn + "<think>\n1+1=2\n</think>\n\n2<|im_end|>"
-    assert tokenizer.decode(rows[1].ids[rows[1].prompt :]) == "<think>\n1+1=2\n</think>\n\n2<|im_end|>"
+    assert (
+        tokenizer.decode(rows[1].ids[rows[1].prompt :]) == "<think>\n1+1=2\n</think>\n\n2<|im_end|>"
+    )
 
 
 def test_a_trace_that_cannot_be_encoded_is_named(tiny):
@@ -282,14 +349,19 @@ def contents(folder):
 
 
 def test_a_row_holds_the_very_ids_that_the_teacher_said(tiny, tmp_path):
-    """The text goes through the tokenizer again: for what this teacher writes, nothing is lost on that way."""
+    """The text goes through the tokenizer again: for what this teacher writes, nothing is lost on
+    that way."""
     model, tokenizer = tiny
     given = make(tiny, tmp_path / "run", only_right=False)
-    prompts = [tokenizer.chat([{"role": "user", "content": trace.problem.problem}]) for trace in given]
+    prompts = [
+        tokenizer.chat([{"role": "user", "content": trace.problem.problem}]) for trace in given
+    ]
     said = qwenlab.generate(model, prompts, max_new_tokens=128)
     rows, _ = answer_rows(model, tokenizer, given, 4096)
     assert len(rows) >= 0.9 * len(PROBLEMS)
-    assert [row.ids for row in rows] == [r.prompt + r.token_ids + [r.stop_id] * (r.stop_id is not None) for r in said]
+    assert [row.ids for row in rows] == [
+        r.prompt + r.token_ids + [r.stop_id] * (r.stop_id is not None) for r in said
+    ]
 
 
 def test_only_what_is_right_is_kept(made):
@@ -315,21 +387,28 @@ def test_an_answer_that_ended_with_an_error_is_no_trace(tiny, tmp_path, monkeypa
         return logits
 
     monkeypatch.setattr(tiny[0], "compute", poison)
-    traces = make_traces(*tiny, PROBLEMS[:4], tmp_path / "r", max_new_tokens=128, only_right=False, plain=True)
-    rejected = [json.loads(line) for line in (tmp_path / "r" / "rejected.jsonl").read_text().splitlines()]
+    traces = make_traces(
+        *tiny, PROBLEMS[:4], tmp_path / "r", max_new_tokens=128, only_right=False, plain=True
+    )
+    rejected = [
+        json.loads(line) for line in (tmp_path / "r" / "rejected.jsonl").read_text().splitlines()
+    ]
     assert len(traces) == 1 and [record["number"] for record in rejected] == [1, 2, 3]
     assert all("its logits are NaN after 11 new tokens" in record["error"] for record in rejected)
 
 
 def test_a_problem_s_trace_is_its_own(tiny, made, tmp_path):
     """Neither the batch nor the other problems change what is sampled for it."""
-    few = make_traces(*tiny, PROBLEMS[7:12], tmp_path / "r", max_new_tokens=128, temperature=1.0, seed=3, slots=2)
+    few = make_traces(
+        *tiny, PROBLEMS[7:12], tmp_path / "r", max_new_tokens=128, temperature=1.0, seed=3, slots=2
+    )
     assert few == [trace for trace in made[1] if 7 <= trace.problem.number < 12]
 
 
 @pytest.mark.parametrize("moment", range(count(4, 20)))
 def test_it_goes_on_after_a_kill(tiny, made, tmp_path, moment):
-    """Whatever part of the files a kill has left, also half a line, the end is the same, byte for byte."""
+    """Whatever part of the files a kill has left, also half a line, the end is the same, byte for
+    byte."""
     rng, folder = random.Random(moment), tmp_path / "run"
     folder.mkdir()
     (folder / "run.json").write_bytes((made[0] / "run.json").read_bytes())

@@ -1,4 +1,5 @@
-"""How the tiny models are made: traces that add up, a loss on the answer only, the same weights from the same seed."""
+"""How the tiny models are made: traces that add up, a loss on the answer only, the same weights
+from the same seed."""
 
 import random
 import subprocess
@@ -56,7 +57,8 @@ def test_direct_answers_are_right():
 
 
 def test_loss_on_the_answer_only(tokenizer):
-    """Targets begin with the answer's first token and end with the stop token; pads and prompt have none."""
+    """Targets begin with the answer's first token and end with the stop token; pads and prompt have
+    none."""
     stop = tokenizer.token_to_id("<|im_end|>")
     pad = tokenizer.token_to_id(PAD)
     stream = rows(tokenizer, 0, Dials())
@@ -107,6 +109,8 @@ def test_same_seed_same_weights(tokenizer):
 )
 def test_wrong_arguments(tmp_path, arguments, message):
     arguments = [argument.format(folder=tmp_path) for argument in arguments]
-    run = subprocess.run([sys.executable, SCRIPTS / "train_tiny.py", *arguments], capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, SCRIPTS / "train_tiny.py", *arguments], capture_output=True, text=True
+    )
     assert run.returncode == 2 and message in run.stderr and "Traceback" not in run.stderr
     assert not list(tmp_path.iterdir())

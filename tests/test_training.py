@@ -1,4 +1,5 @@
-"""What trainings share: log-probabilities in pieces, checkpoints, metrics, Ctrl-C, and a run that is killed."""
+"""What trainings share: log-probabilities in pieces, checkpoints, metrics, Ctrl-C, and a run that
+is killed."""
 
 import csv
 import json
@@ -62,7 +63,8 @@ def test_token_logprobs_are_those_of_each_row_alone(model, side, piece):
 
 
 def test_no_more_logits_than_a_piece_are_ever_held(dense, monkeypatch):
-    """In training as well, where they are computed again; by itself a piece is so large that 2**25 numbers fit."""
+    """In training as well, where they are computed again; by itself a piece is so large that 2**25
+    numbers fit."""
     sizes, real = [], dense.logits
     monkeypatch.setattr(dense, "logits", lambda hidden: sizes.append(len(hidden)) or real(hidden))
     ids = torch.randint(0, 300, (3, 11))
@@ -79,7 +81,8 @@ def test_no_more_logits_than_a_piece_are_ever_held(dense, monkeypatch):
 
 
 def test_a_model_that_knows_what_comes_next():
-    """Case 28: all its mass is on id + 1, so prompt [1] and completion [2, 3, 4] have log-probabilities 0."""
+    """Case 28: all its mass is on id + 1, so prompt [1] and completion [2, 3, 4] have
+    log-probabilities 0."""
 
     class Next(SimpleNamespace):
         def __call__(self, input_ids, attention_mask, hidden_only):
@@ -89,7 +92,10 @@ def test_a_model_that_knows_what_comes_next():
             return torch.nn.functional.one_hot(hidden[:, 0].long() + 1, 8) * 100.0
 
     model = Next(device="cpu", config=SimpleNamespace(vocab_size=8))
-    ids, wanted = torch.tensor([[1, 2, 3, 4], [1, 2, 3, 5]]), torch.tensor([[False, True, True, True]] * 2)
+    ids, wanted = (
+        torch.tensor([[1, 2, 3, 4], [1, 2, 3, 5]]),
+        torch.tensor([[False, True, True, True]] * 2),
+    )
     found = token_logprobs(model, ids, None, wanted)
     assert found.tolist() == [[0, 0, 0, 0], [0, 0, 0, -100]]
 
@@ -120,7 +126,10 @@ def test_hidden_only_is_what_logits_are_made_of(model, last_only):
             logits = model(*call, last_only=last_only)
         real = slice(None) if last_only or call[1].dim() == 4 else mask
         assert hidden.shape == (*logits.shape[:-1], model.config.hidden_size)
-        assert difference(model.logits(hidden[real].flatten(0, -2)), logits[real].flatten(0, -2)) <= 1e-5
+        assert (
+            difference(model.logits(hidden[real].flatten(0, -2)), logits[real].flatten(0, -2))
+            <= 1e-5
+        )
 
 
 # --- Steps, checkpoints, metrics --------------------------------------------------------------------------------------
@@ -130,14 +139,25 @@ def test_hidden_only_is_what_logits_are_made_of(model, last_only):
 def checkpoint(tmp_path, request):
     if request.param == "dense":
         return write_small_checkpoint(tmp_path / "model")
-    linear_layers = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8}
-    linear_layers |= {"linear_value_head_dim": 12, "linear_conv_kernel_dim": 4, "tie_word_embeddings": False}
+    linear_layers = {
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 8,
+    }
+    linear_layers |= {
+        "linear_value_head_dim": 12,
+        "linear_conv_kernel_dim": 4,
+        "tie_word_embeddings": False,
+    }
     kinds = ["linear_attention", "full_attention"]
-    return write_small_checkpoint(tmp_path / "model", model_type="qwen3_5_text", layer_types=kinds, **linear_layers)
+    return write_small_checkpoint(
+        tmp_path / "model", model_type="qwen3_5_text", layer_types=kinds, **linear_layers
+    )
 
 
 def learn(checkpoint, folder, steps, fail=None, **options):
-    """A training on random ids that follow from the step; `fail(step)` may do harm in the middle of one."""
+    """A training on random ids that follow from the step; `fail(step)` may do harm in the middle of
+    one."""
     model, _ = qwenlab.load(checkpoint, torch.float32, "cpu")
     with RunFolder(folder, run_settings(model, [])) as held:
         run = Training(model, held, lr=1e-2)
@@ -172,7 +192,9 @@ def test_a_run_goes_on_bit_by_bit(checkpoint, tmp_path):
     assert same(whole, parts) and losses(tmp_path / "whole") == losses(tmp_path / "parts")
     assert last_checkpoint(tmp_path / "parts").name == "step-000007"
     loaded, _ = qwenlab.load(last_checkpoint(tmp_path / "parts"), torch.float32, "cpu")
-    assert same(whole, loaded) and not same(whole, qwenlab.load(checkpoint, torch.float32, "cpu")[0])
+    assert same(whole, loaded) and not same(
+        whole, qwenlab.load(checkpoint, torch.float32, "cpu")[0]
+    )
     kept = sorted(path.name for path in (tmp_path / "parts").iterdir())
     assert kept == ["metrics.csv", "metrics.jsonl", "run.json", "step-000007"]
 
@@ -192,22 +214,41 @@ def test_steps_behind_the_checkpoint_are_taken_back(checkpoint, tmp_path):
 
     with pytest.raises(RuntimeError):
         learn(checkpoint, tmp_path / "run", 6, fail=die, save_every=3)
-    for name in ("step-000006.part", "step-000001"):  # what a kill leaves of one half written, and of one half removed
+    for name in (
+        "step-000006.part",
+        "step-000001",
+    ):  # what a kill leaves of one half written, and of one half removed
         (tmp_path / "run" / name).mkdir()
-    assert last_checkpoint(tmp_path / "run").name == "step-000003" and len(read_metrics(tmp_path / "run")) == 4
-    again = learn(checkpoint, tmp_path / "run", 6, save_every=3)
-    assert same(again, learn(checkpoint, tmp_path / "whole", 6)) and losses(tmp_path / "run") == losses(
-        tmp_path / "whole"
+    assert (
+        last_checkpoint(tmp_path / "run").name == "step-000003"
+        and len(read_metrics(tmp_path / "run")) == 4
     )
+    again = learn(checkpoint, tmp_path / "run", 6, save_every=3)
+    assert same(again, learn(checkpoint, tmp_path / "whole", 6)) and losses(
+        tmp_path / "run"
+    ) == losses(tmp_path / "whole")
 
 
 def test_metrics_are_written_as_it_goes_twice_over(checkpoint, tmp_path):
     seen = []
-    learn(checkpoint, tmp_path / "run", 3, fail=lambda step: step and seen.append(len(read_metrics(tmp_path / "run"))))
+    learn(
+        checkpoint,
+        tmp_path / "run",
+        3,
+        fail=lambda step: step and seen.append(len(read_metrics(tmp_path / "run"))),
+    )
     assert seen == [1, 2]
     with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
-        table = [{name: float(value) for name, value in record.items()} for record in csv.DictReader(file)]
-    assert table == read_metrics(tmp_path / "run") and list(table[0]) == ["step", "loss", "norm", "seconds"]
+        table = [
+            {name: float(value) for name, value in record.items()}
+            for record in csv.DictReader(file)
+        ]
+    assert table == read_metrics(tmp_path / "run") and list(table[0]) == [
+        "step",
+        "loss",
+        "norm",
+        "seconds",
+    ]
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(checkpoint, tmp_path, monkeypatch):
@@ -220,7 +261,9 @@ def test_a_full_disk_leaves_the_checkpoint_before(checkpoint, tmp_path, monkeypa
         real(model, folder)
 
     monkeypatch.setattr(training, "save_checkpoint", full)
-    with pytest.raises(RunFolderError, match=r"step-000004: can't be written \(No space left on device\)"):
+    with pytest.raises(
+        RunFolderError, match=r"step-000004: can't be written \(No space left on device\)"
+    ):
         learn(checkpoint, tmp_path / "run", 6, save_every=2)
     assert [path.name for path in (tmp_path / "run").glob("step-*")] == ["step-000002"]
     monkeypatch.setattr(training, "save_checkpoint", real)
@@ -254,10 +297,14 @@ def test_gradients_are_clipped_and_the_rate_may_change(checkpoint):
     (model(torch.tensor([[1, 2]])).sum() * 1e3).backward()
     seen = []
     run.optimiser.register_step_pre_hook(
-        lambda *_: seen.append(torch.cat([p.grad.flatten() for p in model.parameters()]).norm().item())
+        lambda *_: seen.append(
+            torch.cat([p.grad.flatten() for p in model.parameters()]).norm().item()
+        )
     )
     assert run.update(lr=5e-4) > 1 and seen == [pytest.approx(1.0, rel=1e-3)]
-    assert run.optimiser.param_groups[0]["lr"] == 5e-4 and all(p.grad is None for p in model.parameters())
+    assert run.optimiser.param_groups[0]["lr"] == 5e-4 and all(
+        p.grad is None for p in model.parameters()
+    )
 
 
 def test_settings_change_with_any_weight_and_any_problem(checkpoint):
@@ -295,8 +342,14 @@ def test_ctrl_c_lets_the_step_end_and_saves(checkpoint, tmp_path, caplog):
     with pytest.raises(KeyboardInterrupt):
         learn(checkpoint, tmp_path / "run", 5, fail=interrupt)
     said = "\n".join(caplog.messages)
-    assert "saved after 2 steps; the same again goes on from there" in said and "this step is finished first" in said
-    assert signal.getsignal(signal.SIGINT) is before and last_checkpoint(tmp_path / "run").name == "step-000002"
+    assert (
+        "saved after 2 steps; the same again goes on from there" in said
+        and "this step is finished first" in said
+    )
+    assert (
+        signal.getsignal(signal.SIGINT) is before
+        and last_checkpoint(tmp_path / "run").name == "step-000002"
+    )
     assert same(learn(checkpoint, tmp_path / "run", 5), learn(checkpoint, tmp_path / "whole", 5))
 
 
@@ -342,7 +395,8 @@ def whole(tmp_path_factory):
 
 @pytest.mark.parametrize("trial", range(count(2, 20)))
 def test_a_killed_run_ends_with_the_same_weights(whole, tmp_path, trial):
-    """`qwenlab grpo`, killed before a place or halfway through writing a file, then the same command."""
+    """`qwenlab grpo`, killed before a place or halfway through writing a file, then the same
+    command."""
     expected, places = whole
     rng = random.Random(trial)
     torn = rng.randrange(1, rng.choice([500, 500_000])) if trial % 2 else None
@@ -360,4 +414,6 @@ def test_ctrl_c_of_the_command_is_status_130(whole, tmp_path):
     assert "goes on from there" in err and "Traceback" not in err
     done = len(read_metrics(tmp_path / "run"))
     assert last_checkpoint(tmp_path / "run").name == f"step-{done:06}" and done < 6
-    assert json.loads((last_checkpoint(tmp_path / "run") / "training.json").read_text()) == {"step": done}
+    assert json.loads((last_checkpoint(tmp_path / "run") / "training.json").read_text()) == {
+        "step": done
+    }

@@ -8,7 +8,14 @@ import pytest
 from helpers import count
 
 import qwenlab
-from qwenlab.evaluation import evaluate, grade, load_problems, majority_vote, self_consistency, voting
+from qwenlab.evaluation import (
+    evaluate,
+    grade,
+    load_problems,
+    majority_vote,
+    self_consistency,
+    voting,
+)
 from qwenlab.evaluation.evaluation import wilson
 from qwenlab.evaluation.symbolic import WORKER
 
@@ -27,7 +34,11 @@ from qwenlab.evaluation.symbolic import WORKER
         (["3", "0.5", None, "1/2"], "0.5", {"3": 1, "0.5": 2}),
         (["1,234", "1234", "12"], "1,234", {"1,234": 2, "12": 1}),
         (["(1,2)", "(2,1)", "(1,2)"], "(1,2)", {"(1,2)": 2, "(2,1)": 1}),
-        (["", "", "7"], "", {"": 2, "7": 1}),  # extract_answer gives no empty one; the same text is one group
+        (
+            ["", "", "7"],
+            "",
+            {"": 2, "7": 1},
+        ),  # extract_answer gives no empty one; the same text is one group
     ],
 )
 def test_the_vote(answers, winner, counts):
@@ -55,10 +66,27 @@ def plain_vote(answers):
 @pytest.mark.parametrize("seed", range(count(40, 1000)))
 def test_random_votes(seed):
     rng = random.Random(seed)
-    texts = [None, "1/2", "0.5", "2/4", ".5", "50", "50\\%", "2", "2.0", "x=2", "-2", "\\text{two}", "two"]
+    texts = [
+        None,
+        "1/2",
+        "0.5",
+        "2/4",
+        ".5",
+        "50",
+        "50\\%",
+        "2",
+        "2.0",
+        "x=2",
+        "-2",
+        "\\text{two}",
+        "two",
+    ]
     answers = [rng.choice(texts) for _ in range(rng.randint(0, 12))]
     winner, counts = majority_vote(answers)
-    assert (winner, list(counts.items())) == (plain_vote(answers)[0], list(plain_vote(answers)[1].items()))
+    assert (winner, list(counts.items())) == (
+        plain_vote(answers)[0],
+        list(plain_vote(answers)[1].items()),
+    )
     assert sum(counts.values()) == sum(answer is not None for answer in answers)
 
 
@@ -72,12 +100,21 @@ def asked(monkeypatch):
 
 
 def test_other_spellings_of_one_normal_form_take_no_symbolic_comparison(asked):
-    answers = [r"\frac\pi2", r"\dfrac{\pi}{2}", r"$\frac{\pi}{2}$", r"x=\frac{\pi}{2}", "5 cm", "5.0"] * 100
+    answers = [
+        r"\frac\pi2",
+        r"\dfrac{\pi}{2}",
+        r"$\frac{\pi}{2}$",
+        r"x=\frac{\pi}{2}",
+        "5 cm",
+        "5.0",
+    ] * 100
     assert majority_vote(answers) == (r"\frac\pi2", {r"\frac\pi2": 400, "5 cm": 200})
     assert len(asked) <= 2
 
 
-@pytest.mark.parametrize("hostile", ["{n}^{{9^{{9^{{9^{{9}}}}}}}}", "x^{{99}}\\sqrt{{x+{n}}}=(y+z)^{{{n}99}}+1"])
+@pytest.mark.parametrize(
+    "hostile", ["{n}^{{9^{{9^{{9^{{9}}}}}}}}", "x^{{99}}\\sqrt{{x+{n}}}=(y+z)^{{{n}99}}+1"]
+)
 def test_one_time_limit_for_the_whole_vote(hostile, monkeypatch):
     monkeypatch.setattr(voting, "VOTE_LIMIT", 1.0)
     answers = [hostile.format(n=n) for n in range(2, 18)]
@@ -109,7 +146,9 @@ def test_votes_and_their_numbers_are_what_plain_loops_count(tiny, voted):
     for n in (1, 2, 4, 6):
         right = 0
         for problem in problems:
-            mine = [r["answer"] for r in records if r["number"] == problem.number and r["sample"] < n]
+            mine = [
+                r["answer"] for r in records if r["number"] == problem.number and r["sample"] < n
+            ]
             winner, counts = plain_vote(mine)
             right += grade(winner, problem.answer)
             if n == 6:
@@ -130,7 +169,9 @@ def test_votes_and_their_numbers_are_what_plain_loops_count(tiny, voted):
     first = [record["verdict"] for record in records if record["sample"] == 0]
     assert result.by_n[1] == sum(first) / 16
     held = json.loads((folder / "votes.json").read_text())
-    assert held["votes"] == result.votes and held["by_n"]["4"] == by_n[4] and "evaluation" not in held
+    assert (
+        held["votes"] == result.votes and held["by_n"]["4"] == by_n[4] and "evaluation" not in held
+    )
     table = str(result)
     assert f"accuracy of the vote {by_n[6]:.3f}, " in table and f"      4  {by_n[4]:8.3f}" in table
     assert "96 to 16 problems" in table
@@ -140,7 +181,9 @@ def test_the_samples_read_their_prompt_once(tiny, monkeypatch):
     from qwenlab.engine.engine import Engine
 
     engines, make = [], Engine.__init__
-    monkeypatch.setattr(Engine, "__init__", lambda self, *a, **k: engines.append(self) or make(self, *a, **k))
+    monkeypatch.setattr(
+        Engine, "__init__", lambda self, *a, **k: engines.append(self) or make(self, *a, **k)
+    )
     (problem,) = load_problems("tiny-test", 1)
     self_consistency(*tiny, [problem], samples=8, max_new_tokens=3)
     prompt = len(tiny[1].chat([{"role": "user", "content": problem.problem}]))
@@ -162,7 +205,9 @@ def test_defaults(tiny, monkeypatch):
     assert (seen["samples"], seen["temperature"], seen["top_p"]) == (8, 0.9, 0.9)
     assert list(result.by_n) == [1, 2, 4, 8] and result.accuracy == 0
     assert [vote["answer"] for vote in result.votes] == [None, None]
-    assert list(self_consistency(*tiny, load_problems("tiny-test", 1), samples=1, max_new_tokens=3).by_n) == [1]
+    assert list(
+        self_consistency(*tiny, load_problems("tiny-test", 1), samples=1, max_new_tokens=3).by_n
+    ) == [1]
 
 
 def test_wrong_options_are_named(tiny):

@@ -16,11 +16,16 @@ IDS = torch.tensor([[1, 2, 3]])
 def shard(folder, tensors):
     """The tensors in two files and an index, as large checkpoints are published."""
     names = sorted(tensors)
-    parts = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    parts = {
+        "model-00001-of-00002.safetensors": names[::2],
+        "model-00002-of-00002.safetensors": names[1::2],
+    }
     for file, held in parts.items():
         save_file({name: tensors[name] for name in held}, folder / file)
     weight_map = {name: file for file, held in parts.items() for name in held}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": weight_map})
+    )
     return weight_map
 
 
@@ -76,11 +81,16 @@ def test_a_tied_model_does_not_ignore_another_head(tmp_path, change):
     head[-1, -1] += change or 0
     tensors["lm_head.weight"] = head if change else head[:-1]
     save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(WeightsError, match=r"lm_head\.weight differs from model\.embed_tokens\.weight, though config"):
+    with pytest.raises(
+        WeightsError,
+        match=r"lm_head\.weight differs from model\.embed_tokens\.weight, though config",
+    ):
         load_weights(Model(random_config()), tmp_path)
 
 
-@pytest.mark.parametrize("name", ["model.rotary_emb.inv_freq", "model.layers.0.self_attn.rotary_emb.inv_freq"])
+@pytest.mark.parametrize(
+    "name", ["model.rotary_emb.inv_freq", "model.layers.0.self_attn.rotary_emb.inv_freq"]
+)
 def test_stored_frequencies_are_not_surplus(tmp_path, name):
     model = random_model()
     save_file({**model.state_dict(), name: torch.ones(16)}, tmp_path / "model.safetensors")
@@ -106,7 +116,9 @@ def test_all_misfits_in_one_error_and_nothing_taken(tmp_path):
     assert torch.equal(model(IDS), before)
 
 
-@pytest.mark.parametrize(("dtype", "name"), [(torch.int8, "I8"), (torch.bool, "BOOL"), (torch.float8_e4m3fn, "F8")])
+@pytest.mark.parametrize(
+    ("dtype", "name"), [(torch.int8, "I8"), (torch.bool, "BOOL"), (torch.float8_e4m3fn, "F8")]
+)
 def test_quantised_tensors_are_not_taken_for_weights(tmp_path, dtype, name):
     """Without its scales such a tensor gives wrong numbers in silence."""
     tensors = dict(random_model().state_dict())
@@ -126,12 +138,16 @@ def test_many_missing_are_counted(tmp_path):
 def test_truncated(tmp_path, keep):
     path = save_weights(random_model(), tmp_path)
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(WeightsError, match=r"model\.safetensors: not a whole safetensors file") as caught:
+    with pytest.raises(
+        WeightsError, match=r"model\.safetensors: not a whole safetensors file"
+    ) as caught:
         load_weights(random_model(), tmp_path)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("file", ["../other.safetensors", "/etc/passwd", "a/../../b.safetensors", "weights.bin", 5])
+@pytest.mark.parametrize(
+    "file", ["../other.safetensors", "/etc/passwd", "a/../../b.safetensors", "weights.bin", 5]
+)
 def test_the_index_may_not_leave_the_folder(tmp_path, file):
     weight_map = shard(tmp_path, dict(random_model().state_dict()))
     weight_map["model.norm.weight"] = file
@@ -154,7 +170,9 @@ def test_a_shard_that_is_absent_or_lacks_a_tensor(tmp_path):
 
 
 def test_no_weights_at_all(tmp_path):
-    with pytest.raises(WeightsError, match=r"neither model\.safetensors nor model\.safetensors\.index\.json"):
+    with pytest.raises(
+        WeightsError, match=r"neither model\.safetensors nor model\.safetensors\.index\.json"
+    ):
         load_weights(random_model(), tmp_path)
 
 
@@ -168,4 +186,6 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     monkeypatch.setattr("qwenlab.model.weights.save", broken)
     with pytest.raises(OSError):
         save_weights(random_model(seed=2), tmp_path)
-    assert path.read_bytes() == old and [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
+    assert path.read_bytes() == old and [p.name for p in tmp_path.iterdir()] == [
+        "model.safetensors"
+    ]

@@ -108,7 +108,9 @@ def check(case: Case) -> None:
         with mode():
             padded = model(*qwenlab.left_pad(ROWS, 0))
         for row, logits in enumerate(expected):
-            assert difference(padded[row, -len(logits) :], logits) < 1e-5, f"{mode.__name__}, row {row}"
+            assert difference(padded[row, -len(logits) :], logits) < 1e-5, (
+                f"{mode.__name__}, row {row}"
+            )
     for mode in INFERENCE:
         with mode():
             state = model.new_state(2)
@@ -132,7 +134,9 @@ def any_weight(case: Case) -> nn.Parameter:
 def leaves(model: Model, kinds=LEAVES) -> dict[str, nn.Module]:
     """By name the modules that nothing was put around yet but for a hook or another `forward`."""
     named = {name: module for name, module in model.named_modules() if type(module) in kinds}
-    return {name: module for name, module in named.items() if isinstance(module.weight, nn.Parameter)}
+    return {
+        name: module for name, module in named.items() if isinstance(module.weight, nn.Parameter)
+    }
 
 
 def any_leaf(case: Case, kinds=LEAVES) -> str:
@@ -330,7 +334,9 @@ class LouderRMSNorm(Louder, RMSNorm):
     pass
 
 
-SUBCLASSES = dict(zip(LEAVES, (LouderLinear, LouderConv1d, LouderEmbedding, LouderRMSNorm), strict=True))
+SUBCLASSES = dict(
+    zip(LEAVES, (LouderLinear, LouderConv1d, LouderEmbedding, LouderRMSNorm), strict=True)
+)
 
 
 class Adapter(nn.Module):

@@ -1,4 +1,5 @@
-"""`compare_workloads` and `qwenlab table`: the same work both ways, published rows beside ours, one line for errors."""
+"""`compare_workloads` and `qwenlab table`: the same work both ways, published rows beside ours, one
+line for errors."""
 
 import json
 
@@ -41,12 +42,18 @@ def test_the_table_has_ours_beside_the_published_rows():
     table = str(made([(90.0, 9.0), (20.0, 10.0), (30.0, 7.5), (8.0, 8.0)])).splitlines()
     rows = [line.split() for line in table[table.index("") + 2 :]]
     assert len(rows) == 8
-    assert rows[1] == "evaluation batched 64 9.00 9.0 (9.0–9.0) 10.0x 16.0 5.6x 108.4 1.6x 23.4".split()
     assert (
-        rows[2][:4] == ["self-consistency", "one", "by", "one"] and rows[2][-5:] == "252.0 1.0x 340.8 1.0x 1.8".split()
+        rows[1]
+        == "evaluation batched 64 9.00 9.0 (9.0–9.0) 10.0x 16.0 5.6x 108.4 1.6x 23.4".split()
+    )
+    assert (
+        rows[2][:4] == ["self-consistency", "one", "by", "one"]
+        and rows[2][-5:] == "252.0 1.0x 340.8 1.0x 1.8".split()
     )
     assert rows[5] == "grpo batched 4 7.50 7.5 (7.5–7.5) 4.0x 19.0 3.6x 23.1 2.8x 44.9".split()
-    assert rows[7] == "distillation batched 4 8.00 8.0 (8.0–8.0) 1.0x 9.1 1.2x 28.2 1.2x 8.3".split()
+    assert (
+        rows[7] == "distillation batched 4 8.00 8.0 (8.0–8.0) 1.0x 9.1 1.2x 28.2 1.2x 8.3".split()
+    )
 
 
 def run(capsys, *options):
@@ -71,7 +78,11 @@ def test_the_command_prints_a_table_and_a_line_of_json(capsys):
     status, out, _ = run(capsys, "--model", "tiny", *options)
     *table, last = out.splitlines()
     found = json.loads(last)
-    assert status == 0 and [r["batch"] for r in found["runs"]] == [1, 2] and found["machine"].endswith(", 1 thread")
+    assert (
+        status == 0
+        and [r["batch"] for r in found["runs"]] == [1, 2]
+        and found["machine"].endswith(", 1 thread")
+    )
     assert found["runs"][0]["tokens"] == found["runs"][1]["tokens"]
     assert table[0].startswith("tiny: ") and table[-1].split()[:3] == ["evaluation", "batched", "2"]
 

@@ -1,4 +1,5 @@
-"""The errors that are the user's to mend: one line, naming the file, row or token and what was expected."""
+"""The errors that are the user's to mend: one line, naming the file, row or token and what was
+expected."""
 
 import errno
 import json
@@ -6,7 +7,8 @@ from contextlib import suppress
 from numbers import Integral, Real
 from pathlib import Path
 
-LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # the first bytes of what git stores instead of a file
+# the first bytes of what git stores instead of a file
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 # Of these the name that was given is to blame; of others, a full disk among them, the machine.
 WRONG_PLACE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS}
 WRONG_PLACE |= {errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EEXIST, errno.ENOTEMPTY}
@@ -39,7 +41,11 @@ def read_json(path: Path, error: type[QwenlabError]) -> dict:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise error(f"{path}: no such file") from None
-    except (OSError, ValueError, RecursionError) as problem:  # ValueError: not UTF-8, not JSON, a number too long
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as problem:  # ValueError: not UTF-8, not JSON, a number too long
         refuse_lfs_pointer(path, error)
         raise error(f"{path}: not readable as JSON ({problem})") from None
     if not isinstance(values, dict):
@@ -48,19 +54,24 @@ def read_json(path: Path, error: type[QwenlabError]) -> dict:
 
 
 def text_of(path: Path, error: type[QwenlabError]) -> str:
-    """What a UTF-8 file says, without a byte order mark, or `error` in one line that names the file and the line."""
+    """What a UTF-8 file says, without a byte order mark, or `error` in one line that names the file
+    and the line."""
     try:
         refuse_lfs_pointer(path, error)
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as problem:
-        number, byte = problem.object.count(b"\n", 0, problem.start) + 1, problem.object[problem.start]
+        number, byte = (
+            problem.object.count(b"\n", 0, problem.start) + 1,
+            problem.object[problem.start],
+        )
         raise error(f"{path} line {number}: not UTF-8 text (byte 0x{byte:02x})") from None
     except OSError as problem:
         raise error(f"{path}: can't be read ({problem.strerror})") from None
 
 
 def refuse_lfs_pointer(path: Path, error: type[QwenlabError]) -> None:
-    """Raises `error` where `path` holds the few lines that Git LFS puts in the place of a large file."""
+    """Raises `error` where `path` holds the few lines that Git LFS puts in the place of a large
+    file."""
     start = b""
     with suppress(OSError), path.open("rb") as file:
         start = file.read(len(LFS_POINTER))
@@ -77,18 +88,22 @@ def json_value(text: str, place: str, error: type[QwenlabError]):
 
 
 def whole(value, name: str, least: int, most: int | None = None) -> int:
-    """`value` as an int. ValueError, by `name`, unless it is a whole number (numpy's too) from `least` on,
-    up to `most` if that is given."""
+    """`value` as an int. ValueError, by `name`, unless it is a whole number (numpy's too) from
+    `least` on, up to `most` if that is given."""
     right = isinstance(value, Integral) and not isinstance(value, bool) and value >= least
     if not right or (most is not None and value > most):
         bound = "" if most is None else f" and at most {most}"
-        raise ValueError(f"{name} is {value!r:.80}, expected a whole number of at least {least}{bound}")
+        raise ValueError(
+            f"{name} is {value!r:.80}, expected a whole number of at least {least}{bound}"
+        )
     return int(value)
 
 
-def number(value, name: str, *, most: float, above: float = 0.0, least: float | None = None) -> None:
-    """ValueError, by `name`, unless `value` is a number above `above`, or from `least` on if that is given, and at
-    most `most`."""
+def number(
+    value, name: str, *, most: float, above: float = 0.0, least: float | None = None
+) -> None:
+    """ValueError, by `name`, unless `value` is a number above `above`, or from `least` on if that
+    is given, and at most `most`."""
     real = isinstance(value, Real) and not isinstance(value, bool)
     fits = real and (value > above if least is None else value >= least) and value <= most
     if not fits:

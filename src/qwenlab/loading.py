@@ -1,4 +1,5 @@
-"""From a name to a model and its tokenizer: a shipped tiny model, a folder, or a checkpoint of the Hugging Face hub."""
+"""From a name to a model and its tokenizer: a shipped tiny model, a folder, or a checkpoint of the
+Hugging Face hub."""
 
 import re
 import warnings
@@ -17,7 +18,8 @@ from qwenlab.text.tokenizer import FILE as TOKENIZER
 from qwenlab.text.tokenizer import Tokenizer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# Only these are fetched: weights that can't hold code, settings, and the template, which runs in a sandbox.
+# Only these are fetched: weights that can't hold code, settings, and the template, which runs in a
+# sandbox.
 WANTED = ["*.safetensors", "*.json", "chat_template.jinja"]
 
 
@@ -26,20 +28,22 @@ class CheckpointError(QwenlabError):
 
 
 def load(name, dtype=None, device=None, fast: bool = True) -> tuple[Model, Tokenizer | None]:
-    """The model and the tokenizer of a checkpoint. Without a tokenizer.json the tokenizer is None, with a warning.
+    """The model and the tokenizer of a checkpoint. Without a tokenizer.json the tokenizer is None,
+    with a warning.
 
-    name: a shipped model ("tiny"; a folder of that name is "./tiny"), else a folder in Hugging Face layout
-    (config.json, tokenizer.json, *.safetensors), else a hub id ("Qwen/Qwen3-0.6B"), which is downloaded once.
-    dtype: a torch.dtype or its name; None = float32 on a CPU, bfloat16 on a GPU. device: None = a GPU if there is one.
+    name: a shipped model ("tiny"; a folder of that name is "./tiny"), else a folder in Hugging Face
+    layout (config.json, tokenizer.json, *.safetensors), else a hub id ("Qwen/Qwen3-0.6B"), which is
+    downloaded once. dtype: a torch.dtype or its name; None = float32 on a CPU, bfloat16 on a GPU.
+    device: None = a GPU if there is one.
 
     fast: on a CPU, whether `qwenlab.fast.optimize` is applied; logits differ by rounding only.
 
     The model comes ready for inference: `eval()`, and no parameter asks for gradients. Call
-    `model.requires_grad_(True)` to train it. `model.stop_ids` are the ids that end an answer, `model.ignored` names
-    the checkpoint's tensors that were not needed (those of a multimodal Qwen3.5 that see). If config.json ties lm_head
-    to the embedding but the stored one differs, the stored one is used, with a warning.
-    Raises CheckpointError, ConfigError, WeightsError, TokenizerError or ChatTemplateError, each in one line.
-    """
+    `model.requires_grad_(True)` to train it. `model.stop_ids` are the ids that end an answer,
+    `model.ignored` names the checkpoint's tensors that were not needed (those of a multimodal
+    Qwen3.5 that see). If config.json ties lm_head to the embedding but the stored one differs, the
+    stored one is used, with a warning. Raises CheckpointError, ConfigError, WeightsError,
+    TokenizerError or ChatTemplateError, each in one line."""
     device = choose_device(device)
     dtype = choose_dtype(dtype, device)
     folder = find_checkpoint(name)
@@ -48,7 +52,9 @@ def load(name, dtype=None, device=None, fast: bool = True) -> tuple[Model, Token
     if has_tokenizer(folder):
         tokenizer = Tokenizer.from_folder(folder, vocab_size=config.vocab_size)
     else:
-        reason = f"{folder}: no {TOKENIZER}, so the tokenizer is None; the model itself takes token ids"
+        reason = (
+            f"{folder}: no {TOKENIZER}, so the tokenizer is None; the model itself takes token ids"
+        )
         warnings.warn(reason, stacklevel=2)
     if config.tie_word_embeddings and has_own_head(folder):
         reason = f"{folder}: config.json ties lm_head to the embedding, but the stored one differs and is used"
@@ -65,11 +71,15 @@ def load(name, dtype=None, device=None, fast: bool = True) -> tuple[Model, Token
     return model, tokenizer
 
 
-def load_with_tokenizer(name, dtype=None, device=None, fast: bool = True) -> tuple[Model, Tokenizer]:
+def load_with_tokenizer(
+    name, dtype=None, device=None, fast: bool = True
+) -> tuple[Model, Tokenizer]:
     """As `load`, for work on text: raises CheckpointError where there is no tokenizer."""
     folder = find_checkpoint(name)
     if not has_tokenizer(folder):
-        raise CheckpointError(f"{name}: no {TOKENIZER} in this checkpoint, which is needed to turn text into tokens")
+        raise CheckpointError(
+            f"{name}: no {TOKENIZER} in this checkpoint, which is needed to turn text into tokens"
+        )
     return load(folder, dtype, device, fast)
 
 
@@ -78,11 +88,11 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def save_checkpoint(model: Model, folder, dtype: torch.dtype | None = None) -> None:
-    """Writes a model that was loaded, and trained since, into an existing empty `folder` that `load` reads.
+    """Writes a model that was loaded, and trained since, into an existing empty `folder` that
+    `load` reads.
 
-    Settings and tokenizer are those of the folder it was loaded from, the parameters are saved as `dtype` (None = as
-    they are) in one file. Raises OSError.
-    """
+    Settings and tokenizer are those of the folder it was loaded from, the parameters are saved as
+    `dtype` (None = as they are) in one file. Raises OSError."""
     for path in model.folder.iterdir():
         if path.suffix in (".json", ".jinja") and path.name != INDEX:
             (Path(folder) / path.name).write_bytes(path.read_bytes())
@@ -99,10 +109,11 @@ def shipped_folder() -> Path:
 
 
 def stop_ids(folder: Path, config: Config, tokenizer: Tokenizer | None) -> frozenset[int]:
-    """The ids that end an answer: generation_config.json's eos_token_id, else config.json's, and the tokenizer's own.
+    """The ids that end an answer: generation_config.json's eos_token_id, else config.json's, and
+    the tokenizer's own.
 
-    Qwen3 has two, which only generation_config.json lists. A fine-tuned model may end with the tokenizer's own alone.
-    """
+    Qwen3 has two, which only generation_config.json lists. A fine-tuned model may end with the
+    tokenizer's own alone."""
     path = folder / "generation_config.json"
     values = read_json(path, CheckpointError) if path.exists() else {}
     listed = as_ids(values.get("eos_token_id"), str(path), CheckpointError) or config.eos_token_id
@@ -116,7 +127,8 @@ def choose_device(device) -> torch.device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(device)
-        # A device that torch or the machine lacks fails here, not midway; so does one without numbers (meta).
+        # A device that torch or the machine lacks fails here, not midway; so does one without
+        # numbers (meta).
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, TypeError) as problem:
         reason = str(problem).strip().partition("\n")[0]
@@ -149,7 +161,9 @@ def find_checkpoint(name) -> Path:
             raise CheckpointError(f"{shown}: a file, expected the checkpoint's folder")
     except (OSError, RuntimeError) as problem:  # too long, not readable, a home unknown
         reason = problem.strerror if isinstance(problem, OSError) else problem
-        raise CheckpointError(f"no checkpoint {shown!r}: not a path that can be read ({reason})") from None
+        raise CheckpointError(
+            f"no checkpoint {shown!r}: not a path that can be read ({reason})"
+        ) from None
     if isinstance(name, str) and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name, re.ASCII):
         return download(name)
     raise CheckpointError(
@@ -159,7 +173,8 @@ def find_checkpoint(name) -> Path:
 
 
 def download(name: str) -> Path:
-    """The hub's files for `name`, from the local cache where they are there already. Raises CheckpointError."""
+    """The hub's files for `name`, from the local cache where they are there already. Raises
+    CheckpointError."""
     # Imported here: it takes a third of a second, and the shipped models don't need it.
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub import utils as hub
@@ -169,13 +184,19 @@ def download(name: str) -> Path:
     except hub.HFValidationError as problem:
         raise CheckpointError(f"{name}: not a hub id ({first_line(problem)})") from None
     except hub.GatedRepoError:
-        raise CheckpointError(f"{name}: gated; accept its terms on the hub, then set HF_TOKEN to your token") from None
+        raise CheckpointError(
+            f"{name}: gated; accept its terms on the hub, then set HF_TOKEN to your token"
+        ) from None
     except hub.RepositoryNotFoundError:
         raise CheckpointError(
             f"{name}: not on the hub, or private (check the spelling; no folder ./{name} exists either)"
         ) from None
     except hub.LocalEntryNotFoundError:
-        how = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{constants.ENDPOINT} can't be reached"
+        how = (
+            "HF_HUB_OFFLINE is set"
+            if constants.HF_HUB_OFFLINE
+            else f"{constants.ENDPOINT} can't be reached"
+        )
         raise CheckpointError(f"{name}: not complete in the local cache, and {how}") from None
     except hub.HfHubHTTPError as problem:
         status = problem.response.status_code if problem.response is not None else "no status"
@@ -183,10 +204,16 @@ def download(name: str) -> Path:
             raise CheckpointError(
                 f"{name}: the hub refuses access ({status}); set HF_TOKEN to a token that may read it"
             ) from None
-        raise CheckpointError(f"{name}: the hub answered with an error ({status}); try again later") from None
-    except Exception as problem:  # sockets, disks, and whatever client library this version of the hub's uses
+        raise CheckpointError(
+            f"{name}: the hub answered with an error ({status}); try again later"
+        ) from None
+    except (
+        Exception
+    ) as problem:  # sockets, disks, and whatever client library this version of the hub's uses
         reason = f"{type(problem).__name__}: {first_line(problem)}"
-        raise CheckpointError(f"{name}: download broke off, run again to resume it ({reason})") from None
+        raise CheckpointError(
+            f"{name}: download broke off, run again to resume it ({reason})"
+        ) from None
 
 
 def first_line(problem: Exception) -> str:

@@ -26,12 +26,13 @@ LARGE = 10**300  # beyond, sums overflow, and whole numbers have no float
 
 
 class RunFolderError(QwenlabError):
-    """The folder holds something else, is in use, or can't be written. Says what, in one line. Commands exit with
-    status 1 if it is in use or the disk is full."""
+    """The folder holds something else, is in use, or can't be written. Says what, in one line.
+    Commands exit with status 1 if it is in use or the disk is full."""
 
 
 class RunFolder:
-    """Makes the folder `path` for a run with these settings, or goes on with it where it holds the same run.
+    """Makes the folder `path` for a run with these settings, or goes on with it where it holds the
+    same run.
 
     settings: what the results depend on, as JSON values. `resumed` tells whether the run was there
     already. Only one process at a time may have it; use it in a `with` statement, or call `close`.
@@ -91,11 +92,11 @@ class RunFolder:
                 part.unlink(missing_ok=True)
 
     def records(self, name: str, fields: dict[str, str] | None = None) -> list[dict]:
-        """The records of file `name`, in the order written. What a kill left of a last line is cut off.
+        """The records of file `name`, in the order written. What a kill left of a last line is cut
+        off.
 
-        fields: what a record must hold, and of which kind each is (FLAG, WHOLE, ...). Raises RunFolderError naming
-        file and line for one that doesn't.
-        """
+        fields: what a record must hold, and of which kind each is (FLAG, WHOLE, ...). Raises
+        RunFolderError naming file and line for one that doesn't."""
         path = self.path / name
         try:
             content = path.read_bytes()
@@ -114,11 +115,14 @@ class RunFolder:
             records.append(record)
         return records
 
-    def done(self, name: str, fields: dict[str, str], keys: Sequence[str], expected: Iterable[tuple]) -> dict:
-        """The records of file `name`, each by its values of `keys`, which are those of `expected` at most.
+    def done(
+        self, name: str, fields: dict[str, str], keys: Sequence[str], expected: Iterable[tuple]
+    ) -> dict:
+        """The records of file `name`, each by its values of `keys`, which are those of `expected`
+        at most.
 
-        Raises RunFolderError naming file and line for a record that isn't of this run, or is there twice.
-        """
+        Raises RunFolderError naming file and line for a record that isn't of this run, or is there
+        twice."""
         expected, done = set(expected), {}
         for line, record in enumerate(self.records(name, fields), 1):
             key = tuple(record[each] for each in keys)
@@ -154,14 +158,16 @@ class RunFolder:
             raise unwritable(path, problem, RunFolderError, advice) from None
 
     def keep(self, name: str, records: Iterable[dict]) -> None:
-        """Replaces the file's records: those behind the last checkpoint are taken back before they come again."""
+        """Replaces the file's records: those behind the last checkpoint are taken back before they
+        come again."""
         if name in self.files:
             self.files.pop(name).close()
         lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
         write_whole(self.path / name, "".join(lines), RunFolderError)
 
     def write_folder(self, name: str, fill: Callable[[Path], None]) -> Path:
-        """A folder inside, whole or not at all: `fill(path)` writes the files. Raises RunFolderError."""
+        """A folder inside, whole or not at all: `fill(path)` writes the files. Raises
+        RunFolderError."""
         return write_folder(self.path / name, fill, RunFolderError)
 
     def close(self) -> None:
@@ -183,8 +189,8 @@ def is_foreign(path: Path) -> bool:
 
 
 def check_record(record, place: str, fields: dict[str, str], error: type[QwenlabError]) -> None:
-    """Raises `error`, which names the place, unless the record is an object that holds all `fields`, each of its
-    kind."""
+    """Raises `error`, which names the place, unless the record is an object that holds all
+    `fields`, each of its kind."""
     if not isinstance(record, dict):
         raise error(f"{place}: expected a record, found {type(record).__name__}")
     for name, kind in fields.items():
@@ -195,7 +201,8 @@ def check_record(record, place: str, fields: dict[str, str], error: type[Qwenlab
 
 
 def is_number(value) -> bool:
-    """Whether a JSON value is a number that can be reckoned with as a float; infinity and NaN are among them."""
+    """Whether a JSON value is a number that can be reckoned with as a float; infinity and NaN are
+    among them."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and not LARGE <= abs(value) < float("inf")
 

@@ -1,8 +1,9 @@
 """What is asked for, how it is added, and the doors that callers use instead of the inside."""
 
 import pytest
-import qwenlab
 from helpers import alone_greedy
+
+import qwenlab
 from qwenlab.engine.request import make_requests, new_request
 
 

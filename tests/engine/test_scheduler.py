@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from helpers import count
+
 from qwenlab.engine.prefix import share
 from qwenlab.engine.request import Request, SamplingParams
 from qwenlab.engine.scheduler import POLICIES, Scheduler

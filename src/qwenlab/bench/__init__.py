@@ -5,4 +5,13 @@ from qwenlab.bench.roofline import Machine, decode_bound, measure_machine
 from qwenlab.bench.sweeps import Sweep, sweep
 from qwenlab.bench.workloads import compare_workloads
 
-__all__ = ["Machine", "Peers", "Sweep", "compare_workloads", "decode_bound", "measure_machine", "peers", "sweep"]
+__all__ = [
+    "Machine",
+    "Peers",
+    "Sweep",
+    "compare_workloads",
+    "decode_bound",
+    "measure_machine",
+    "peers",
+    "sweep",
+]

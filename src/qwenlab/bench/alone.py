@@ -13,7 +13,8 @@ LOGITS_BYTES = 256 * 2**20  # how large the logits of one rectangle may become
 
 
 def difference(a: Tensor, b: Tensor) -> float:
-    """max|a - b| / max(1, max|b|): what every tolerance of this project is about. `b` is the reference."""
+    """max|a - b| / max(1, max|b|): what every tolerance of this project is about. `b` is the
+    reference."""
     return float((a - b).abs().max() / b.abs().max().clamp(min=1))
 
 
@@ -21,11 +22,11 @@ def difference(a: Tensor, b: Tensor) -> float:
 class Comparison:
     """One prompt in the batch and alone.
 
-    same: the same ids and the same end. pads: left pads beside it in the rectangle. difference: of the logits, at
-    every token of prompt and answer, read again. logprobs: the largest difference of the two runs' log-probabilities
-    of the new tokens, as long as they agree. parted: the first new token that differs (None if none does), and
-    margin: by how much the lone row's best logit leads its second there; a tiny lead is a tie that rounding may turn.
-    """
+    same: the same ids and the same end. pads: left pads beside it in the rectangle. difference: of
+    the logits, at every token of prompt and answer, read again. logprobs: the largest difference of
+    the two runs' log-probabilities of the new tokens, as long as they agree. parted: the first new
+    token that differs (None if none does), and margin: by how much the lone row's best logit leads
+    its second there; a tiny lead is a tie that rounding may turn."""
 
     same: bool
     pads: int
@@ -35,12 +36,15 @@ class Comparison:
     margin: float | None = None
 
 
-def compare_alone(model, prompts: Sequence[list[int]], batch, alone, progress: bool = False) -> list[Comparison]:
-    """Compares two results of `generate` on the same prompts, `batch` and `alone`, prompt by prompt.
+def compare_alone(
+    model, prompts: Sequence[list[int]], batch, alone, progress: bool = False
+) -> list[Comparison]:
+    """Compares two results of `generate` on the same prompts, `batch` and `alone`, prompt by
+    prompt.
 
-    For the logits, each prompt with its batch answer is read twice: in a left-padded rectangle as wide as the
-    longest (few rows at a time, so that the logits fit in memory), and by itself without padding.
-    """
+    For the logits, each prompt with its batch answer is read twice: in a left-padded rectangle as
+    wide as the longest (few rows at a time, so that the logits fit in memory), and by itself
+    without padding."""
     rows = [[*prompt, *request.token_ids] for prompt, request in zip(prompts, batch, strict=True)]
     input_ids, attention_mask = left_pad(rows, pad_id=0)  # (B, T)
     at_once = max(1, LOGITS_BYTES // (4 * input_ids.shape[1] * model.config.vocab_size))
@@ -52,11 +56,18 @@ def compare_alone(model, prompts: Sequence[list[int]], batch, alone, progress: b
             for i, padded in enumerate(together, start):
                 by_itself = model(torch.tensor([rows[i]]))[0]  # (T of the row, V)
                 pads = len(padded) - len(by_itself)
-                same = (batch[i].token_ids, batch[i].stop_id) == (alone[i].token_ids, alone[i].stop_id)
-                parting = where_they_part(said(batch[i]), said(alone[i]), by_itself[len(prompts[i]) - 1 :])
+                same = (batch[i].token_ids, batch[i].stop_id) == (
+                    alone[i].token_ids,
+                    alone[i].stop_id,
+                )
+                parting = where_they_part(
+                    said(batch[i]), said(alone[i]), by_itself[len(prompts[i]) - 1 :]
+                )
                 agreed = zip(batch[i].logprobs[: parting[0]], alone[i].logprobs, strict=False)
                 logprobs = max((abs(a - b) for a, b in agreed), default=0.0)
-                comparisons.append(Comparison(same, pads, difference(padded[pads:], by_itself), logprobs, *parting))
+                comparisons.append(
+                    Comparison(same, pads, difference(padded[pads:], by_itself), logprobs, *parting)
+                )
                 bar.update()
     return comparisons
 
@@ -66,8 +77,11 @@ def said(request) -> list[int]:
     return request.token_ids + ([] if request.stop_id is None else [request.stop_id])
 
 
-def where_they_part(ours: list[int], theirs: list[int], logits: Tensor) -> tuple[int | None, float | None]:
-    """The first place where two answers differ, and the margin there; logits[p] decide token p of the answer."""
+def where_they_part(
+    ours: list[int], theirs: list[int], logits: Tensor
+) -> tuple[int | None, float | None]:
+    """The first place where two answers differ, and the margin there; logits[p] decide token p of
+    the answer."""
     for place, (a, b) in enumerate(zip(ours, theirs, strict=False)):
         if a != b:
             best, second = logits[place].topk(2).values.tolist()

@@ -1,7 +1,7 @@
 """The best a machine could do: bytes over measured bandwidth, or arithmetic over its measured rate.
 
-The roofline of Williams, Waterman and Patterson (Communications of the ACM 52(4), 2009), for one decode step.
-"""
+The roofline of Williams, Waterman and Patterson (Communications of the ACM 52(4), 2009), for one
+decode step."""
 
 from dataclasses import dataclass
 from time import perf_counter
@@ -15,7 +15,8 @@ from qwenlab.model.state import GROWING
 
 @dataclass(frozen=True)
 class Machine:
-    """What was measured on this machine, in one dtype: bytes read a second, floating-point operations a second."""
+    """What was measured on this machine, in one dtype: bytes read a second, floating-point
+    operations a second."""
 
     name: str
     dtype: str
@@ -24,20 +25,26 @@ class Machine:
 
 
 def measure_machine(dtype: torch.dtype = torch.float32, device="cpu", repeats: int = 20) -> Machine:
-    """Reads 256 MiB of memory and multiplies two square matrices, several times; the best of each counts.
+    """Reads 256 MiB of memory and multiplies two square matrices, several times; the best of each
+    counts.
 
-    The best, not the median: a roof is what can be reached. Reading is tried as a sum and, as decoding does it, as a
-    matrix times a vector. Takes a second or two. A GPU gets larger pieces: small ones are over before it is busy.
-    """
+    The best, not the median: a roof is what can be reached. Reading is tried as a sum and, as
+    decoding does it, as a matrix times a vector. Takes a second or two. A GPU gets larger pieces:
+    small ones are over before it is busy."""
     device = torch.device(device)
     megabytes, side = (256, 1024) if device.type == "cpu" else (4096, 8192)
     memory = torch.ones(megabytes * 2**20 // 4 // side, side, device=device)  # float32
     vector = torch.ones(side, device=device)
     square = torch.ones(side, side, dtype=dtype, device=device)
-    reading = min(best_seconds(way, device, repeats) for way in (memory.sum, lambda: memory @ vector))
+    reading = min(
+        best_seconds(way, device, repeats) for way in (memory.sum, lambda: memory @ vector)
+    )
     multiplying = best_seconds(lambda: square @ square, device, repeats)
     return Machine(
-        machine_name(device), str(dtype).removeprefix("torch."), memory.nbytes / reading, 2 * side**3 / multiplying
+        machine_name(device),
+        str(dtype).removeprefix("torch."),
+        memory.nbytes / reading,
+        2 * side**3 / multiplying,
     )
 
 
@@ -62,29 +69,39 @@ def synchronise(device: torch.device) -> None:
 
 
 def decode_bound(model, machine: Machine, rows: int, context: int) -> tuple[float, float]:
-    """Least seconds of one decode step: (to move what it must read and write, to compute what it must compute).
+    """Least seconds of one decode step: (to move what it must read and write, to compute what it
+    must compute).
 
-    rows at once, `context` tokens behind each. Weights are read once for all rows, keys and values once a row. A
-    DeltaNet layer's memory and window are read and written back, once a row, whatever the context. A multiplication
-    and an addition count as two operations; a number of the memory takes seven: it fades, answers two vectors, takes
-    up one product. Norms and the line of the embedding that a row looks up are left out: they are small. The longer
-    of the two is the bound. Raises ValueError for a machine that was measured in another dtype than the model
-    computes in.
+    rows at once, `context` tokens behind each. Weights are read once for all rows, keys and values
+    once a row. A DeltaNet layer's memory and window are read and written back, once a row, whatever
+    the context. A multiplication and an addition count as two operations; a number of the memory
+    takes seven: it fades, answers two vectors, takes up one product. Norms and the line of the
+    embedding that a row looks up are left out: they are small. The longer of the two is the bound.
+    Raises ValueError for a machine that was measured in another dtype than the model computes in.
     """
     whole(rows, "rows", 1)
     whole(context, "context", 0)
     dtype = str(model.dtype).removeprefix("torch.")
     if machine.dtype != dtype:
-        raise ValueError(f"the machine was measured in {machine.dtype}, the model computes in {dtype}")
+        raise ValueError(
+            f"the machine was measured in {machine.dtype}, the model computes in {dtype}"
+        )
     config = model.config
     size = model.dtype.itemsize
     matrices = sum(p.numel() for p in model.parameters() if p.ndim == 2)
     if not config.tie_word_embeddings:
-        matrices -= config.vocab_size * config.hidden_size  # a lookup reads one line of the embedding, not all
+        matrices -= (
+            config.vocab_size * config.hidden_size
+        )  # a lookup reads one line of the embedding, not all
     full = config.layer_types.count("full_attention")
     cached = 2 * full * config.num_key_value_heads * config.head_dim * context  # numbers a row
     attention = 4 * full * config.num_attention_heads * config.head_dim * context
-    kept = [(name, t) for layer in model.new_state(1).layers for name, t in layer.items() if name not in GROWING]
+    kept = [
+        (name, t)
+        for layer in model.new_state(1).layers
+        for name, t in layer.items()
+        if name not in GROWING
+    ]
     rewritten = 2 * sum(t.nbytes for _, t in kept)  # bytes a row
     recurrence = 7 * sum(t.numel() for name, t in kept if name == "recurrent_state")
     moved = size * (matrices + rows * cached) + rows * rewritten

@@ -14,8 +14,9 @@ from qwenlab.fast import linear
 
 @dataclass(frozen=True)
 class Point:
-    """One batch size. `tokens_per_second` counts all sampled tokens over the whole run; `decode_tokens_per_second`
-    those after the first, over the decode steps; `first_token_s` is the prefill, `step_s` one decode step."""
+    """One batch size. `tokens_per_second` counts all sampled tokens over the whole run;
+    `decode_tokens_per_second` those after the first, over the decode steps; `first_token_s` is the
+    prefill, `step_s` one decode step."""
 
     batch_size: int
     tokens_per_second: Spread
@@ -26,7 +27,8 @@ class Point:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The points, and all that is needed to repeat them. `print(sweep)` is the table, `sweep.json()` one line."""
+    """The points, and all that is needed to repeat them. `print(sweep)` is the table,
+    `sweep.json()` one line."""
 
     points: list[Point]
     machine: str
@@ -74,14 +76,17 @@ def sweep(
     seed: int = 0,
     progress: bool = False,
 ) -> Sweep:
-    """Measures generation at each batch size: prompts of random ids, all of one length, no stop ids.
+    """Measures generation at each batch size: prompts of random ids, all of one length, no stop
+    ids.
 
-    Batch sizes take turns, forwards and backwards, so that a drifting machine cannot favour one end. The host waits
-    for the device at every step, so prefill and decode are told apart honestly on a GPU too.
+    Batch sizes take turns, forwards and backwards, so that a drifting machine cannot favour one
+    end. The host waits for the device at every step, so prefill and decode are told apart honestly
+    on a GPU too.
 
-    It computes in the model's own dtype, so measure each that you consider (`qwenlab bench --dtype float32,bfloat16`).
-    One row mostly waits for the weights to be read, and bfloat16 halves their bytes. Many rows mostly multiply, and
-    a CPU without bfloat16 arithmetic must convert: there the dtype that is best for one row may be worst for many.
+    It computes in the model's own dtype, so measure each that you consider (`qwenlab bench --dtype
+    float32,bfloat16`). One row mostly waits for the weights to be read, and bfloat16 halves their
+    bytes. Many rows mostly multiply, and a CPU without bfloat16 arithmetic must convert: there the
+    dtype that is best for one row may be worst for many.
 
     Raises ValueError for sizes below 1, fewer than 2 new tokens, or rows longer than the context.
     """
@@ -89,12 +94,18 @@ def sweep(
     total = whole(prompt_tokens, "prompt_tokens", 1) + whole(new_tokens, "new_tokens", 2)
     limit = model.config.max_position_embeddings
     if total > limit:
-        raise ValueError(f"{prompt_tokens} prompt tokens and {new_tokens} new ones: expected at most {limit} together")
+        raise ValueError(
+            f"{prompt_tokens} prompt tokens and {new_tokens} new ones: expected at most {limit} together"
+        )
     generator = torch.Generator().manual_seed(seed)
-    prompts = torch.randint(model.config.vocab_size, (max(sizes), prompt_tokens), generator=generator).tolist()
+    prompts = torch.randint(
+        model.config.vocab_size, (max(sizes), prompt_tokens), generator=generator
+    ).tolist()
 
     def run(size: int):
-        return generate(model, prompts[:size], max_new_tokens=new_tokens, stop=(), strategy="static", slots=size).stats
+        return generate(
+            model, prompts[:size], max_new_tokens=new_tokens, stop=(), strategy="static", slots=size
+        ).stats
 
     readings = alternate(run, sizes, repeats, warm_up, progress)
     points = [
@@ -109,12 +120,21 @@ def sweep(
     ]
     parameters = sum(p.numel() for p in model.parameters())
     dtype = str(model.dtype).removeprefix("torch.")
-    about = machine_name(model.device), torch.__version__, dtype, parameters, prompt_tokens, new_tokens, repeats
+    about = (
+        machine_name(model.device),
+        torch.__version__,
+        dtype,
+        parameters,
+        prompt_tokens,
+        new_tokens,
+        repeats,
+    )
     return Sweep(points, *about, linear.record())
 
 
 def distinct(batch_sizes: Sequence[int]) -> list[int]:
-    """The batch sizes as a list; ValueError for one below 1 or above a million, named twice, or none at all."""
+    """The batch sizes as a list; ValueError for one below 1 or above a million, named twice, or
+    none at all."""
     sizes = [whole(size, "a batch size", 1, 10**6) for size in batch_sizes]
     if not sizes or len(set(sizes)) != len(sizes):
         raise ValueError(f"batch_sizes is {sizes}, expected at least one size and none twice")

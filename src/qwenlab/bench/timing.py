@@ -1,4 +1,5 @@
-"""Repeated measurements that can be trusted: warmed up, in alternated order, told with their spread."""
+"""Repeated measurements that can be trusted: warmed up, in alternated order, told with their
+spread."""
 
 import platform
 import statistics
@@ -30,12 +31,14 @@ class Spread:
         return f"{self.median:{how}} ({self.low:{how}}–{self.high:{how}})"
 
 
-def alternate(run: Callable, cases: list[Hashable], repeats: int, warm_up: int = 1, progress: bool = False) -> dict:
+def alternate(
+    run: Callable, cases: list[Hashable], repeats: int, warm_up: int = 1, progress: bool = False
+) -> dict:
     """Calls `run(case)` `repeats` times for every case and returns {case: [what it returned, ...]}.
 
-    Each case first runs `warm_up` times for nothing. The order turns round after every pass, so that a machine that
-    slows down or speeds up meets first and last cases alike. Raises ValueError for fewer than one repeat.
-    """
+    Each case first runs `warm_up` times for nothing. The order turns round after every pass, so
+    that a machine that slows down or speeds up meets first and last cases alike. Raises ValueError
+    for fewer than one repeat."""
     whole(repeats, "repeats", 1)
     whole(warm_up, "warm_up", 0)
     readings = {case: [] for case in cases}

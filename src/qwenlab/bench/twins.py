@@ -32,13 +32,19 @@ SHAPES = {  # as in the config.json of Qwen/Qwen3-0.6B and in the text part of Q
 
 
 class Ours:
-    """What is measured of our model: greedy ids without stop ids, and one pass over input_ids (1, T)."""
+    """What is measured of our model: greedy ids without stop ids, and one pass over input_ids (1,
+    T)."""
 
     def __init__(self, model: Model):
         self.model = model.eval().requires_grad_(False)
 
     def say(self, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
-        options = {"max_new_tokens": new_tokens, "stop": (), "strategy": "static", "slots": len(prompts)}
+        options = {
+            "max_new_tokens": new_tokens,
+            "stop": (),
+            "strategy": "static",
+            "slots": len(prompts),
+        }
         return generate(self.model, prompts, **options).token_ids
 
     @torch.inference_mode()
@@ -47,17 +53,22 @@ class Ours:
 
 
 class Theirs:
-    """The same of a model of transformers, called as its users call it: `generate` keeps no gradients by itself."""
+    """The same of a model of transformers, called as its users call it: `generate` keeps no
+    gradients by itself."""
 
     def __init__(self, model):
         from transformers import GenerationConfig
 
         self.model = model.eval().requires_grad_(False)
-        self.model.generation_config = GenerationConfig(do_sample=False, pad_token_id=0)  # no stop ids, no penalties
+        self.model.generation_config = GenerationConfig(
+            do_sample=False, pad_token_id=0
+        )  # no stop ids, no penalties
 
     def say(self, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
         input_ids, attention_mask = (t.to(self.model.device) for t in left_pad(prompts, pad_id=0))
-        ids = self.model.generate(input_ids, attention_mask=attention_mask.long(), max_new_tokens=new_tokens)
+        ids = self.model.generate(
+            input_ids, attention_mask=attention_mask.long(), max_new_tokens=new_tokens
+        )
         return ids[:, input_ids.shape[1] :].tolist()
 
     @torch.no_grad()
@@ -65,8 +76,11 @@ class Theirs:
         self.model(input_ids, use_cache=True, logits_to_keep=1)
 
 
-def load_twins(model: str | None, shape: str | None, dtype=None, device=None) -> tuple[Ours, Theirs]:
-    """Both sides of a model, which both read from its folder, or of a shape with random weights, which they share.
+def load_twins(
+    model: str | None, shape: str | None, dtype=None, device=None
+) -> tuple[Ours, Theirs]:
+    """Both sides of a model, which both read from its folder, or of a shape with random weights,
+    which they share.
 
     Raises QwenlabError in one line where either can't be had.
     """
@@ -78,21 +92,27 @@ def load_twins(model: str | None, shape: str | None, dtype=None, device=None) ->
     try:
         from transformers import AutoConfig, AutoModelForCausalLM
     except ModuleNotFoundError:
-        raise QwenlabError("transformers is not installed, expected: pip install 'qwenlab[peers]'") from None
+        raise QwenlabError(
+            "transformers is not installed, expected: pip install 'qwenlab[peers]'"
+        ) from None
     device = choose_device(device)
     dtype = choose_dtype(dtype, device)
     if shape is None:
         folder = find_checkpoint(model)
         ours, _ = load(folder, dtype, device)
         try:
-            theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+            theirs = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, local_files_only=True
+            )
         except Exception as problem:  # each of its versions has its own kinds
             reason = f"{type(problem).__name__}: {first_line(problem)}"
             raise QwenlabError(f"{folder}: transformers can't read it ({reason})") from None
         return Ours(ours), Theirs(theirs.to(device))
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(**SHAPES[shape]), dtype=dtype).to(device)
+        theirs = AutoModelForCausalLM.from_config(
+            AutoConfig.for_model(**SHAPES[shape]), dtype=dtype
+        ).to(device)
     with torch.device("meta"):  # shapes without numbers, as in `load`
         ours = Model(Config.from_dict(SHAPES[shape]))
     named = dict(theirs.named_parameters())

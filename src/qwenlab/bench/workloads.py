@@ -1,4 +1,5 @@
-"""The four workloads one by one and batched, on this machine, beside what others published of two others.
+"""The four workloads one by one and batched, on this machine, beside what others published of two
+others.
 
 Every run has a process of its own, so that its peak of memory is its own too.
 """
@@ -27,9 +28,9 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Published:
-    """What rasbt/reasoning-from-scratch (GitHub) reports of Qwen3-0.6B: minutes one by one and batched on two
-    machines, gigabytes one by one and batched. A second table there gives 185.4 and 14.6 minutes (batch 128) for the
-    H100's evaluation."""
+    """What rasbt/reasoning-from-scratch (GitHub) reports of Qwen3-0.6B: minutes one by one and
+    batched on two machines, gigabytes one by one and batched. A second table there gives 185.4 and
+    14.6 minutes (batch 128) for the H100's evaluation."""
 
     batch: int
     h100: tuple[float, float]
@@ -47,8 +48,9 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class Run:
-    """One task in one mode. `seconds` of the work alone; `tokens` that it sampled or trained on; `memory` in bytes:
-    the highest that the process (on a GPU: the device) held, `loaded` the same before the work began."""
+    """One task in one mode. `seconds` of the work alone; `tokens` that it sampled or trained on;
+    `memory` in bytes: the highest that the process (on a GPU: the device) held, `loaded` the same
+    before the work began."""
 
     task: str
     batch: int
@@ -77,9 +79,17 @@ class Comparison:
         for single, batched in zip(self.runs[::2], self.runs[1::2], strict=True):
             theirs = PUBLISHED[single.task]
             for i, run in enumerate((single, batched)):
-                ours = [single.task, ("one by one", "batched")[i], str(run.batch), f"{run.memory / GIB:.2f}"]
+                ours = [
+                    single.task,
+                    ("one by one", "batched")[i],
+                    str(run.batch),
+                    f"{run.memory / GIB:.2f}",
+                ]
                 ours += [f"{run.seconds:.1f}", gain(single.seconds.median, run.seconds.median)]
-                pairs = [(f"{minutes[i]:.1f}", gain(minutes[0], minutes[i])) for minutes in (theirs.h100, theirs.spark)]
+                pairs = [
+                    (f"{minutes[i]:.1f}", gain(minutes[0], minutes[i]))
+                    for minutes in (theirs.h100, theirs.spark)
+                ]
                 table.append([*ours, *pairs[0], *pairs[1], f"{theirs.gigabytes[i]:.1f}"])
         lines = [
             f"{self.model}: {self.machine}, torch {self.torch_version}, {self.dtype}; median of {self.repeats} "
@@ -115,20 +125,31 @@ def compare_workloads(
 ) -> Comparison:
     """Runs each task one by one and batched, the same work both ways, and clocks it.
 
-    evaluation answers `problems` problems of `data` greedily, `batch_size` at once. self-consistency draws 3 samples
-    for a quarter of them, grpo trains one step on 4 rollouts each; distillation trains an epoch on the model's own
-    answers, in steps of 4 rows: these have the batch of the published table. Modes take turns. Loading, the traces
-    and a first short answer aren't clocked. The model isn't changed: each run loads its own. `threads` is the number
-    that each process computes with on a CPU (None: PyTorch's own).
+    evaluation answers `problems` problems of `data` greedily, `batch_size` at once.
+    self-consistency draws 3 samples for a quarter of them, grpo trains one step on 4 rollouts each;
+    distillation trains an epoch on the model's own answers, in steps of 4 rows: these have the
+    batch of the published table. Modes take turns. Loading, the traces and a first short answer
+    aren't clocked. The model isn't changed: each run loads its own. `threads` is the number that
+    each process computes with on a CPU (None: PyTorch's own).
 
-    Raises ValueError for an unknown task or a count below 1 (problems: 4), and QwenlabError saying what a run said.
-    """
+    Raises ValueError for an unknown task or a count below 1 (problems: 4), and QwenlabError saying
+    what a run said."""
     whole(problems, "problems", 4), whole(repeats, "repeats", 1), whole(batch_size, "batch_size", 2)
     unknown = [task for task in tasks if task not in PUBLISHED]
     if unknown or not tasks:
-        raise ValueError(f"tasks has {unknown or 'nothing'}, expected some of {', '.join(PUBLISHED)}")
-    common = {"model": model, "problems": problems, "data": data, "cap": whole(max_new_tokens, "max_new_tokens", 1)}
-    common |= {"dtype": dtype and str(dtype).removeprefix("torch."), "device": device and str(device)}
+        raise ValueError(
+            f"tasks has {unknown or 'nothing'}, expected some of {', '.join(PUBLISHED)}"
+        )
+    common = {
+        "model": model,
+        "problems": problems,
+        "data": data,
+        "cap": whole(max_new_tokens, "max_new_tokens", 1),
+    }
+    common |= {
+        "dtype": dtype and str(dtype).removeprefix("torch."),
+        "device": device and str(device),
+    }
     environment = dict(os.environ)
     if threads is not None:
         number = str(whole(threads, "threads", 1))
@@ -152,12 +173,20 @@ def compare_workloads(
     ]
     about = next(iter(readings.values()))[0]
     return Comparison(
-        model, runs, about["machine"], torch.__version__, about["dtype"], problems, max_new_tokens, repeats
+        model,
+        runs,
+        about["machine"],
+        torch.__version__,
+        about["dtype"],
+        problems,
+        max_new_tokens,
+        repeats,
     )
 
 
 def in_a_process(case: tuple[str, int], common: dict, environment: dict[str, str]) -> dict:
-    """What `work` tells of a task at a batch size. Raises QwenlabError with the last line that the process said."""
+    """What `work` tells of a task at a batch size. Raises QwenlabError with the last line that the
+    process said."""
     asked = json.dumps(common | dict(zip(("task", "batch"), case, strict=True)))
     program = "from qwenlab.bench.workloads import tell; tell()"
     command = [sys.executable, "-c", program, asked]
@@ -170,7 +199,8 @@ def in_a_process(case: tuple[str, int], common: dict, environment: dict[str, str
 
 
 def work(*, task, batch, model, problems, data, cap, dtype, device) -> dict:
-    """One task at one batch size in this process: seconds, tokens, and bytes of memory before and at the highest."""
+    """One task at one batch size in this process: seconds, tokens, and bytes of memory before and
+    at the highest."""
     from qwenlab.evaluation import evaluate, load_problems, self_consistency
     from qwenlab.evaluation.problems import problem_prompts
     from qwenlab.loading import load_with_tokenizer
@@ -194,7 +224,9 @@ def work(*, task, batch, model, problems, data, cap, dtype, device) -> dict:
             told = evaluate(network, tokenizer, asked, batch_size=batch, max_new_tokens=cap)
             tokens = told.sampled_tokens
         case "self-consistency":
-            told = self_consistency(network, tokenizer, few, samples=3, batch_size=batch, max_new_tokens=cap)
+            told = self_consistency(
+                network, tokenizer, few, samples=3, batch_size=batch, max_new_tokens=cap
+            )
             tokens = told.evaluation.sampled_tokens
         case "grpo":
             options = {"num_rollouts": 4, "prompts_per_step": len(few), "max_new_tokens": cap}
@@ -205,8 +237,16 @@ def work(*, task, batch, model, problems, data, cap, dtype, device) -> dict:
             tokens = sum(record["tokens"] for record in told.metrics)
     synchronise(network.device)
     seconds = perf_counter() - began
-    about = {"machine": machine_name(network.device), "dtype": str(network.dtype).removeprefix("torch.")}
-    return about | {"seconds": seconds, "tokens": tokens, "memory": peak_memory(network.device), "loaded": loaded}
+    about = {
+        "machine": machine_name(network.device),
+        "dtype": str(network.dtype).removeprefix("torch."),
+    }
+    return about | {
+        "seconds": seconds,
+        "tokens": tokens,
+        "memory": peak_memory(network.device),
+        "loaded": loaded,
+    }
 
 
 def peak_memory(device: torch.device) -> int:

@@ -9,22 +9,24 @@ from qwenlab.errors import whole
 
 
 class Chat:
-    """`batch_size` conversations with one model, side by side. What each one says, it says alone too.
+    """`batch_size` conversations with one model, side by side. What each one says, it says alone
+    too.
 
-    `send` gives every conversation its next turn, `stream` answers a single one piece by piece. `requests` holds each
-    conversation's last request (None before the first): its answer so far, its `finish_reason`. `stats` is the cost
-    of the last turn.
+    `send` gives every conversation its next turn, `stream` answers a single one piece by piece.
+    `requests` holds each conversation's last request (None before the first): its answer so far,
+    its `finish_reason`. `stats` is the cost of the last turn.
 
-    A conversation is the ids that were really said: thinking stays in it, and so do the closed empty blocks of
-    `thinking=False`. Templates that render a conversation anew (Qwen3's) drop both from earlier answers. That saves
-    context, but everything behind the first gap would have to be read again. Where nothing would be dropped, the ids
-    are those of `tokenizer.chat`, as far as the model writes its words with the ids that the tokenizer gives them.
+    A conversation is the ids that were really said: thinking stays in it, and so do the closed
+    empty blocks of `thinking=False`. Templates that render a conversation anew (Qwen3's) drop both
+    from earlier answers. That saves context, but everything behind the first gap would have to be
+    read again. Where nothing would be dropped, the ids are those of `tokenizer.chat`, as far as the
+    model writes its words with the ids that the tokenizer gives them.
 
-    An answer that was broken off, by its length, by Ctrl-C or by leaving `stream`, stays in the conversation as far
-    as it got, and the next turn closes it as the template would. A turn that broke off before its first id was
-    never asked. After a turn that broke off anywhere else, at Ctrl-C or out of memory, the next one reads its
-    conversation once more from the start. An answer whose logits are NaN ends with "error" as far as it got.
-    """
+    An answer that was broken off, by its length, by Ctrl-C or by leaving `stream`, stays in the
+    conversation as far as it got, and the next turn closes it as the template would. A turn that
+    broke off before its first id was never asked. After a turn that broke off anywhere else, at
+    Ctrl-C or out of memory, the next one reads its conversation once more from the start. An answer
+    whose logits are NaN ends with "error" as far as it got."""
 
     def __init__(
         self,
@@ -40,12 +42,13 @@ class Chat:
         top_p: float = 1.0,
         seed=0,
     ):
-        """system: a message that every conversation starts with. thinking: what the template is told.
+        """system: a message that every conversation starts with. thinking: what the template is
+        told.
 
-        max_new_tokens is for one answer; seed is one number, or one a conversation: turn t of conversation i draws
-        from stream (seed, i, t), or (seed[i], 0, t) with a list, as if it were sample t in `generate`. Raises
-        ValueError naming the option, ChatTemplateError for a checkpoint without a template or with an odd one.
-        """
+        max_new_tokens is for one answer; seed is one number, or one a conversation: turn t of
+        conversation i draws from stream (seed, i, t), or (seed[i], 0, t) with a list, as if it were
+        sample t in `generate`. Raises ValueError naming the option, ChatTemplateError for a
+        checkpoint without a template or with an odd one."""
         self.model, self.tokenizer, self.system, self.thinking = model, tokenizer, system, thinking
         self.batch_size = whole(batch_size, "batch_size", 1)
         whole(max_new_tokens, "max_new_tokens of the chat", 1)
@@ -53,7 +56,9 @@ class Chat:
         for first in (True, False):  # a template that can't is refused here, not in the second turn
             self._turn_ids("?", first)
         seeds = [whole(number, "seed", 0) for number in spread(seed, "seed", batch_size)]
-        self.streams = [(number, 0 if is_list(plain(seed)) else row) for row, number in enumerate(seeds)]
+        self.streams = [
+            (number, 0 if is_list(plain(seed)) else row) for row, number in enumerate(seeds)
+        ]
         self.state = model.new_state(self.batch_size)
         self.requests: list[Request | None] = [None] * self.batch_size
         self.stats = Stats()
@@ -62,28 +67,34 @@ class Chat:
 
     @property
     def token_ids(self) -> list[list[int]]:
-        """All that was said in each conversation, read by the model or not yet; an answer's stop id comes later."""
+        """All that was said in each conversation, read by the model or not yet; an answer's stop id
+        comes later."""
         return [request.prompt + request.token_ids if request else [] for request in self.requests]
 
     def send(self, texts: Sequence[str | None]) -> list[str | None]:
-        """One turn: a text a conversation, or None for one that sits this turn out. Returns the answers as text.
+        """One turn: a text a conversation, or None for one that sits this turn out. Returns the
+        answers as text.
 
-        Raises ValueError, before anything is read, for a turn that leaves no room for an answer, by row, length and
-        limit.
-        """
+        Raises ValueError, before anything is read, for a turn that leaves no room for an answer, by
+        row, length and limit."""
         for _ in self._steps(texts):
             pass
         asked = zip(texts, self.requests, strict=True)
-        return [None if text is None else self.tokenizer.decode(request.token_ids) for text, request in asked]
+        return [
+            None if text is None else self.tokenizer.decode(request.token_ids)
+            for text, request in asked
+        ]
 
     def stream(self, text: str) -> Iterator[str]:
-        """One turn of a single conversation, as pieces of text that make up the answer; a character is never split.
+        """One turn of a single conversation, as pieces of text that make up the answer; a character
+        is never split.
 
-        Close the iterator, or leave the loop over it, to end the answer early. Raises ValueError as `send` does, and
-        where there is more than one conversation.
-        """
+        Close the iterator, or leave the loop over it, to end the answer early. Raises ValueError as
+        `send` does, and where there is more than one conversation."""
         if self.batch_size != 1:
-            raise ValueError(f"stream is for one conversation, this chat has {self.batch_size}: use send")
+            raise ValueError(
+                f"stream is for one conversation, this chat has {self.batch_size}: use send"
+            )
         self._asked([text])  # refused here, not when the first piece is asked for
         return self._pieces(text)
 
@@ -98,7 +109,8 @@ class Chat:
                 yield piece
 
     def _steps(self, texts) -> Iterator[list[Request]]:
-        """Answers step by step, and gives the turn's requests after each. Left early, it cancels what still runs."""
+        """Answers step by step, and gives the turn's requests after each. Left early, it cancels
+        what still runs."""
         requests = self._asked(texts)
         self._end()
         if not requests:
@@ -111,7 +123,9 @@ class Chat:
         self.asked = requests
         self.loop = loop
         try:
-            while self.loop is loop and loop.has_unfinished():  # another turn may have begun meanwhile
+            while (
+                self.loop is loop and loop.has_unfinished()
+            ):  # another turn may have begun meanwhile
                 self._step(loop, requests)
                 yield requests
         finally:
@@ -124,8 +138,8 @@ class Chat:
             self.requests[request.index] = request
 
     def _forget_what_is_wrong(self, rows: list[int]) -> None:
-        """Empties rows that an earlier turn left invalid, with tokens of a turn that was never asked, or with NaN.
-        They are read again from the ids, which are what counts."""
+        """Empties rows that an earlier turn left invalid, with tokens of a turn that was never
+        asked, or with NaN. They are read again from the ids, which are what counts."""
         said, lengths = self.token_ids, self.state.lengths.tolist()
         wrong = []
         for row in rows:
@@ -145,17 +159,22 @@ class Chat:
             self.loop = None
 
     def _asked(self, texts) -> list[Request]:
-        """The requests of a turn, each with its whole conversation as prompt. Raises ValueError; changes nothing."""
+        """The requests of a turn, each with its whole conversation as prompt. Raises ValueError;
+        changes nothing."""
         if not is_list(texts) or len(texts) != self.batch_size:
             got = f"{len(texts)} texts" if is_list(texts) else f"a {type(texts).__name__}"
-            raise ValueError(f"a turn got {got}, expected a list of {self.batch_size}: a text or None a conversation")
+            raise ValueError(
+                f"a turn got {got}, expected a list of {self.batch_size}: a text or None a conversation"
+            )
         limit, said = self.model.config.max_position_embeddings, self.token_ids
         requests = []
         for row, text in enumerate(texts):
             if text is None:
                 continue
             if not isinstance(text, str):
-                raise ValueError(f"text {row} of the turn is a {type(text).__name__}, expected a string or None")
+                raise ValueError(
+                    f"text {row} of the turn is a {type(text).__name__}, expected a string or None"
+                )
             ids = said[row] + self._turn_ids(text, first=not said[row])
             room = limit - len(ids)
             if room < 1:

@@ -15,8 +15,8 @@ HELP = "/reset starts a new conversation, Ctrl-C ends an answer, Ctrl-D leaves"
 
 
 def talk(model, tokenizer, **options) -> None:
-    """Answers line after line until the input ends. At a terminal a turn that doesn't fit ends nothing, and Ctrl-C
-    ends an answer; in a pipe either ends all, as with any command."""
+    """Answers line after line until the input ends. At a terminal a turn that doesn't fit ends
+    nothing, and Ctrl-C ends an answer; in a pipe either ends all, as with any command."""
     at_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     dim = at_terminal and not os.environ.get("NO_COLOR")
     chat = Chat(model, tokenizer, **options)
@@ -42,12 +42,15 @@ def talk(model, tokenizer, **options) -> None:
 
 
 def answer(chat: Chat, text: str, dim: bool, pressed: list) -> None:
-    """Shows the answer to `text` piece by piece, its thinking dim, until it ends or something is in `pressed`."""
+    """Shows the answer to `text` piece by piece, its thinking dim, until it ends or something is in
+    `pressed`."""
     thinking, dimmed, pieces = None, False, chat.stream(text)
     try:
         for piece in pieces:
             if thinking is None:  # a template may open the thinking itself
-                thinking = chat.tokenizer.decode(chat.requests[0].prompt[-8:]).rstrip().endswith(OPEN)
+                thinking = (
+                    chat.tokenizer.decode(chat.requests[0].prompt[-8:]).rstrip().endswith(OPEN)
+                )
             if dim and dimmed != (thinking or OPEN in piece):
                 dimmed = not dimmed
                 print(DIM if dimmed else PLAIN, end="")
@@ -85,5 +88,7 @@ def piped_lines() -> Iterator[str]:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as problem:
             byte = line[problem.start]
-            raise ValueError(f"standard input line {number}: not UTF-8 text (byte 0x{byte:02x})") from None
+            raise ValueError(
+                f"standard input line {number}: not UTF-8 text (byte 0x{byte:02x})"
+            ) from None
         yield text.rstrip("\r\n")

@@ -11,7 +11,9 @@ from qwenlab.cli.threads import Threads
 
 def chat(
     model: options.ModelName,
-    thinking: Annotated[bool, typer.Option(help="Whether the chat template asks for thinking.")] = True,
+    thinking: Annotated[
+        bool, typer.Option(help="Whether the chat template asks for thinking.")
+    ] = True,
     system: Annotated[str | None, typer.Option(help="A system message to start with.")] = None,
     max_new_tokens: options.MaxNewTokens = 1024,
     temperature: options.Temperature = 0.0,

@@ -25,7 +25,9 @@ def traces(
     top_p: options.TopP = 0.95,
     seed: options.Seed = 0,
     slots: options.Slots = 64,
-    only_right: Annotated[bool, typer.Option(help="Keep only traces whose answer is right.")] = True,
+    only_right: Annotated[
+        bool, typer.Option(help="Keep only traces whose answer is right.")
+    ] = True,
     plain: options.Plain = False,
     threads: options.Threads = options.AUTO,
     dtype: options.Dtype = None,
@@ -65,7 +67,9 @@ def distill(
     model: options.ModelName,
     data: Annotated[
         Path,
-        typer.Option(help='Traces, .json or .jsonl: "problem", "message_thinking", "message_content".'),
+        typer.Option(
+            help='Traces, .json or .jsonl: "problem", "message_thinking", "message_content".'
+        ),
     ],
     output: options.Output,
     epochs: Annotated[float, typer.Option(help="Passes over the traces.")] = 1.0,

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 ROWS = 64  # for which threads are chosen where --batch-size is auto
 
-BatchSize = Annotated[str, typer.Option(help="Most answers in progress at once, or auto: as many as memory allows.")]
+BatchSize = Annotated[
+    str, typer.Option(help="Most answers in progress at once, or auto: as many as memory allows.")
+]
 Samples = Annotated[int, typer.Option(help="Answers to each problem.")]
 Subject = Annotated[str | None, typer.Option(help="Only problems of this subject.")]
 Level = Annotated[str | None, typer.Option(help="Only problems of this level.")]
@@ -131,7 +133,9 @@ def answer_and_grade(
         raise
 
 
-def chosen(problems: "Sequence[Problem]", data: str, field: str, value: str | None) -> "list[Problem]":
+def chosen(
+    problems: "Sequence[Problem]", data: str, field: str, value: str | None
+) -> "list[Problem]":
     """The problems whose `field` is `value` (None: all). Raises QwenlabError where none is left."""
     if value is None:
         return list(problems)

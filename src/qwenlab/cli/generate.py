@@ -21,7 +21,9 @@ MOST_SHOWN = 120  # columns of a mask
 def generate(
     file: Annotated[
         Path,
-        typer.Argument(help='.txt: one prompt per line; .jsonl: an object with "prompt" or "messages" per line.'),
+        typer.Argument(
+            help='.txt: one prompt per line; .jsonl: an object with "prompt" or "messages" per line.'
+        ),
     ],
     model: options.ModelName,
     max_new_tokens: options.MaxNewTokens = 256,
@@ -35,7 +37,9 @@ def generate(
     dtype: options.Dtype = None,
     device: options.Device = None,
     no_thinking: options.NoThinking = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Continue the bare text, without a chat template.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the bare text, without a chat template.")
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(help="Write the completions to this .jsonl file instead of showing them."),
@@ -81,7 +85,9 @@ def generate(
         prompt_file.write_answers(output, prompts, batch, texts, comparisons)
         say(f"{output}: {count(texts, 'completion')}")
     if output is None or check_alone:
-        for prompt, request, text, comparison in zip(prompts, batch, texts, comparisons, strict=True):
+        for prompt, request, text, comparison in zip(
+            prompts, batch, texts, comparisons, strict=True
+        ):
             lengths = f"{len(request.prompt)} + {len(request.token_ids)} tokens"
             print(f"[line {prompt.line}] {lengths}, {request.finish_reason}{describe(comparison)}")
             print(f"> {prompt.text}\n{text}")

@@ -48,7 +48,9 @@ def show_version(wanted: bool) -> None:
 
 Version = Annotated[
     bool,
-    typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit."),
+    typer.Option(
+        "--version", callback=show_version, is_eager=True, help="Show the version and exit."
+    ),
 ]
 
 

@@ -15,14 +15,18 @@ if TYPE_CHECKING:
     from qwenlab.model.model import Model
 
 BatchSizes = Annotated[str, typer.Option(help="Batch sizes, with commas.")]
-NewTokens = Annotated[int, typer.Option(help="Tokens generated in each row; nothing stops it earlier.")]
+NewTokens = Annotated[
+    int, typer.Option(help="Tokens generated in each row; nothing stops it earlier.")
+]
 Repeats = Annotated[int, typer.Option(help="How often each is measured.")]
 
 
 def bench(
     model: options.ModelName,
     batch: BatchSizes = "1,2,4,8,16,32,64",
-    prompt_tokens: Annotated[int, typer.Option(help="Tokens of each prompt; the ids are random.")] = 32,
+    prompt_tokens: Annotated[
+        int, typer.Option(help="Tokens of each prompt; the ids are random.")
+    ] = 32,
     new_tokens: NewTokens = 32,
     repeats: Repeats = 5,
     threads: options.Threads = options.AUTO,
@@ -57,12 +61,16 @@ def bench(
 def table(
     model: options.ModelName,
     data: options.Data = "tiny-test",
-    tasks: Annotated[str, typer.Option(help="Which, with commas.")] = "evaluation,self-consistency,grpo,distillation",
+    tasks: Annotated[
+        str, typer.Option(help="Which, with commas.")
+    ] = "evaluation,self-consistency,grpo,distillation",
     problems: Annotated[
         int,
         typer.Option(help="Problems of the evaluation; self-consistency and grpo take a quarter."),
     ] = 128,
-    batch_size: Annotated[int, typer.Option(help="Most answers in progress at once in the evaluation.")] = 64,
+    batch_size: Annotated[
+        int, typer.Option(help="Most answers in progress at once in the evaluation.")
+    ] = 64,
     max_new_tokens: options.MaxNewTokens = 256,
     repeats: Repeats = 1,
     threads: options.Threads = options.AUTO,
@@ -99,9 +107,13 @@ def peers(
         str | None,
         typer.Option(help='A shipped model ("tiny"), a folder (./name) or a hub id (owner/name).'),
     ] = None,
-    shape: Annotated[str | None, typer.Option(help="Instead of a model: random weights of shape 0.6b or 0.8b.")] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="Instead of a model: random weights of shape 0.6b or 0.8b.")
+    ] = None,
     batch: BatchSizes = "1,8,64",
-    prompt_tokens: Annotated[int, typer.Option(help="Tokens of the longest prompt; the ids are random.")] = 32,
+    prompt_tokens: Annotated[
+        int, typer.Option(help="Tokens of the longest prompt; the ids are random.")
+    ] = 32,
     new_tokens: NewTokens = 32,
     prefill: Annotated[
         str, typer.Option(help="Lengths of single rows that are only prefilled, with commas.")

@@ -26,29 +26,49 @@ def grpo(
         float,
         typer.Option(help="Learning rate: 3e-4 for the tiny models, 1e-6 for published ones."),
     ],
-    steps: Annotated[int, typer.Option(help="Steps in total, those before a resume included.")] = 100,
+    steps: Annotated[
+        int, typer.Option(help="Steps in total, those before a resume included.")
+    ] = 100,
     minutes: options.Minutes = None,
-    num_rollouts: Annotated[int, typer.Option(help="Answers sampled for each problem: one group.")] = 8,
-    batch_size: Annotated[int, typer.Option(help="Rows sampled at once, and trained on at once.")] = 4,
+    num_rollouts: Annotated[
+        int, typer.Option(help="Answers sampled for each problem: one group.")
+    ] = 8,
+    batch_size: Annotated[
+        int, typer.Option(help="Rows sampled at once, and trained on at once.")
+    ] = 4,
     max_new_tokens: options.MaxNewTokens = 1024,
     prompts_per_step: Annotated[int, typer.Option(help="Problems per step.")] = 8,
-    temperature: Annotated[float, typer.Option(help="Of the sampling, and of the probabilities trained.")] = 1.0,
-    clip_ratio: Annotated[float, typer.Option(help="How far a token's probability ratio may move from 1.")] = 0.2,
+    temperature: Annotated[
+        float, typer.Option(help="Of the sampling, and of the probabilities trained.")
+    ] = 1.0,
+    clip_ratio: Annotated[
+        float, typer.Option(help="How far a token's probability ratio may move from 1.")
+    ] = 0.2,
     kl: Annotated[
         float,
-        typer.Option(help="Weight of the divergence from the initial model; 0 keeps no copy of that."),
+        typer.Option(
+            help="Weight of the divergence from the initial model; 0 keeps no copy of that."
+        ),
     ] = 0.0,
-    averaging: Annotated[str, typer.Option(help="How token losses are averaged: token, sequence or fixed.")] = "token",
-    warm_up: Annotated[int, typer.Option(help="Steps over which the learning rate rises to its value.")] = 0,
+    averaging: Annotated[
+        str, typer.Option(help="How token losses are averaged: token, sequence or fixed.")
+    ] = "token",
+    warm_up: Annotated[
+        int, typer.Option(help="Steps over which the learning rate rises to its value.")
+    ] = 0,
     updates: Annotated[int, typer.Option(help="Optimiser steps on the same answers.")] = 1,
     limit: options.Limit = None,
     no_thinking: options.NoThinking = False,
     plain: options.Plain = False,
     seed: options.Seed = 0,
-    save_every: Annotated[int, typer.Option(help="Steps between checkpoints; only the newest is kept.")] = 10,
+    save_every: Annotated[
+        int, typer.Option(help="Steps between checkpoints; only the newest is kept.")
+    ] = 10,
     threads: options.Threads = options.AUTO,
     device: options.Device = None,
-    plot: Annotated[bool, typer.Option("--plot", help=f"Draw the metrics into {PNG} at the end.")] = False,
+    plot: Annotated[
+        bool, typer.Option("--plot", help=f"Draw the metrics into {PNG} at the end.")
+    ] = False,
 ) -> None:
     """Train a model on its sampled answers (GRPO)."""
     from qwenlab.evaluation.problems import load_problems

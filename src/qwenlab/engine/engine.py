@@ -74,14 +74,18 @@ class Engine:
             known = ", ".join(POLICIES)
             raise ValueError(f"strategy is {strategy!r}, expected one of {known}")
         if is_compiled(model):
-            raise ValueError("the model went through torch.compile, expected the plain one: its state changes in place")
+            raise ValueError(
+                "the model went through torch.compile, expected the plain one: its state changes in place"
+            )
         policy = POLICIES[strategy]
         whole(slots, "slots", 1)
         whole(chunk, "chunk", 1)
         if token_budget is not None:
             whole(token_budget, "token_budget", 2)  # a prompt of one token, and one new token
             if not policy.leave:
-                raise ValueError(f"token_budget needs finished rows to leave, and strategy {strategy!r} keeps them")
+                raise ValueError(
+                    f"token_budget needs finished rows to leave, and strategy {strategy!r} keeps them"
+                )
         if not policy.join:
             chunk = model.config.max_position_embeddings
         slots = min(slots, policy.most or slots)
@@ -186,7 +190,9 @@ class Engine:
         return self.report(outputs)
 
     @torch.inference_mode()
-    def sample(self, logits: Tensor | None, requests: tuple[Request, ...]) -> tuple[list[int], list[float]]:
+    def sample(
+        self, logits: Tensor | None, requests: tuple[Request, ...]
+    ) -> tuple[list[int], list[float]]:
         """One token per request, and its log-probability, on the host."""
         if not requests:
             return [], []
@@ -280,7 +286,9 @@ class Engine:
 
     def check_own(self, request: Request) -> None:
         if request.engine is not self.key:
-            raise ValueError(f"request {request.index} is not this engine's: expected one that its submit returned")
+            raise ValueError(
+                f"request {request.index} is not this engine's: expected one that its submit returned"
+            )
 
 
 def is_compiled(model) -> bool:

@@ -101,7 +101,9 @@ def generate(
     return Result(requests, stats)
 
 
-def ended(outputs: Iterable[RequestOutput], unfinished: dict[RequestOutput, None]) -> Iterator[RequestOutput]:
+def ended(
+    outputs: Iterable[RequestOutput], unfinished: dict[RequestOutput, None]
+) -> Iterator[RequestOutput]:
     """Those of the outputs that have ended since the last call; `unfinished` keeps the rest."""
     for output in outputs:
         if output.finish_reason is not None and output in unfinished:

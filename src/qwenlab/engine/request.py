@@ -136,7 +136,9 @@ def new_request(
         what = "token_budget"
     room = limit - len(ids)
     if room < min(1, params.max_new_tokens):
-        raise ValueError(f"prompt {index} has {len(ids)} tokens: no room for a new one in a {what} of {limit}")
+        raise ValueError(
+            f"prompt {index} has {len(ids)} tokens: no room for a new one in a {what} of {limit}"
+        )
     own["max_tokens"] = min(params.max_new_tokens, room)
     own["stop_ids"] = model.stop_ids if params.stop is None else params.stop
     return Request(index, ids, params=params, **own)

@@ -36,7 +36,9 @@ class Runner:
         slot = request.index
         if not 0 <= slot < min(self.slots, self.state.batch_size):
             most = min(self.slots, self.state.batch_size) - 1
-            raise ValueError(f"request {slot} has no slot of its own: the state has slots 0..{most}")
+            raise ValueError(
+                f"request {slot} has no slot of its own: the state has slots 0..{most}"
+            )
         length = 0 if slot in self.state.invalid else int(self.state.lengths[slot])
         if length >= len(request.prompt):
             raise ValueError(

@@ -1,4 +1,5 @@
-"""Many requests answered with what memory there is: how many rows fit, and what to do when they didn't."""
+"""Many requests answered with what memory there is: how many rows fit, and what to do when they
+didn't."""
 
 import logging
 from collections.abc import Iterator
@@ -64,16 +65,19 @@ def rows_that_fit(model, requests: list[Request]) -> int:
     """How many of the requests can surely run at once in the memory that is free now: 1 to 256.
     Logs it.
 
-    An estimate on the safe side, in four fifths of that memory. A row counts its state at three times its longest
-    text (it grows by doubling, and for a moment the old one is there too), what a layer holds while it reads, and its
-    logits with what sampling makes of them.
-    """
+    An estimate on the safe side, in four fifths of that memory. A row counts its state at three
+    times its longest text (it grows by doubling, and for a moment the old one is there too), what a
+    layer holds while it reads, and its logits with what sampling makes of them."""
     config, longest = (
         model.config,
         max(len(request.prompt) + request.max_tokens for request in requests),
     )
     one, two = (model.new_state(1, capacity).nbytes for capacity in (1, 2))
-    reading = min(CHUNK, longest) * (4 * config.hidden_size + 3 * config.intermediate_size) * model.dtype.itemsize
+    reading = (
+        min(CHUNK, longest)
+        * (4 * config.hidden_size + 3 * config.intermediate_size)
+        * model.dtype.itemsize
+    )
     row = 3 * (one + (longest - 1) * (two - one)) + reading + 16 * config.vocab_size
     free = free_memory(model.device)
     rows = max(1, min(MOST_ROWS, len(requests), int(0.8 * free / row)))

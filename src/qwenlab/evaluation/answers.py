@@ -5,9 +5,11 @@ import re
 from qwenlab.text.chat_template import CLOSE, OPEN
 
 BOX = re.compile(r"\\boxed(?![a-zA-Z])\s*")
-# The unbraced form, `\boxed 2$`: up to a space, the end of the formula, or a brace that was opened further out.
+# The unbraced form, `\boxed 2$`: up to a space, the end of the formula, or a brace that was opened
+# further out.
 BARE = re.compile(r"(?:(?!\\[)\]])[^\s$])*")
-# A minus sign, ASCII's or Unicode's, counts only where it can't be a subtraction: "9-4" ends in 4, "is -4" in -4.
+# A minus sign, ASCII's or Unicode's, counts only where it can't be a subtraction: "9-4" ends in 4,
+# "is -4" in -4.
 WHOLE = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
 NUMBER = re.compile(rf"(?:(?<![\w)}}\]])[-−])?(?:{WHOLE}(?:\.[0-9]+)?|\.[0-9]+)(?:/[0-9]+)?")
 
@@ -15,15 +17,17 @@ NUMBER = re.compile(rf"(?:(?<![\w)}}\]])[-−])?(?:{WHOLE}(?:\.[0-9]+)?|\.[0-9]+
 def extract_answer(text: str | None, thinking_open: bool = False) -> str | None:
     r"""The answer that `text` gives, as written there, or None.
 
-    - The **last** ``\boxed`` counts, braces nested to any depth; ``\boxed 2`` and ``\boxed {2}`` are boxes too.
-    - Where that box is empty or never closes there is no answer: an earlier box doesn't stand in for it.
-    - A box inside a thinking block that never closes earns nothing. `thinking_open` says that the prompt had already
-      opened one.
-    - Only a text without any box takes the fallback: the last number after the thinking block, with its sign,
-      decimals and fraction bar.
+    - The **last** ``\boxed`` counts, braces nested to any depth; ``\boxed 2`` and ``\boxed {2}``
+    are boxes too.
+    - Where that box is empty or never closes there is no answer: an earlier box doesn't stand in
+    for it.
+    - A box inside a thinking block that never closes earns nothing. `thinking_open` says that the
+      prompt had already opened one.
+    - Only a text without any box takes the fallback: the last number after the thinking block, with
+      its sign, decimals and fraction bar.
 
-    A closed thinking block may hold the last box; it counts like any other. Text that isn't a string gives None.
-    """
+    A closed thinking block may hold the last box; it counts like any other. Text that isn't a
+    string gives None."""
     if not isinstance(text, str):
         return None
     opened, closed = text.rfind(OPEN), text.rfind(CLOSE)
@@ -40,7 +44,8 @@ def extract_answer(text: str | None, thinking_open: bool = False) -> str | None:
 
 
 def content(text: str, start: int) -> str | None:
-    """What the box whose content begins at `start` holds, without outer spaces; None if empty or not closed."""
+    """What the box whose content begins at `start` holds, without outer spaces; None if empty or
+    not closed."""
     if text[start : start + 1] == "{":
         end = matching_brace(text, start + 1)
         held = None if end is None else text[start + 1 : end]

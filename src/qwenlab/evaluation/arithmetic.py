@@ -1,8 +1,9 @@
-"""Small arithmetic problems with whole-number answers, made from a seed: what the shipped tiny models can solve.
+"""Small arithmetic problems with whole-number answers, made from a seed: what the shipped tiny
+models can solve.
 
-A problem is held out by its *calculation* (operation and numbers), never by its text. So a product that is held out
-stays unseen in every wording, in either order of its factors, and as a word problem too.
-"""
+A problem is held out by its *calculation* (operation and numbers), never by its text. So a product
+that is held out stays unseen in every wording, in either order of its factors, and as a word
+problem too."""
 
 import hashlib
 import random
@@ -16,7 +17,8 @@ from qwenlab.orders import seeded
 KINDS = {"sum": 0.28, "mixed": 0.20, "product": 0.15, "equation": 0.15, "word": 0.22}
 SPLITS = ("train", "held-out")
 HELD_OUT_ONE_IN = 5
-# After this many draws in a row without a new calculation of a kind, there are too few left to go on.
+# After this many draws in a row without a new calculation of a kind, there are too few left to go
+# on.
 MAX_TRIES = 5000
 
 
@@ -55,11 +57,11 @@ class Calculation:
 
     @property
     def key(self) -> str:
-        """Operation and numbers, the same text for the same calculation: ``"multiply 4 23"`` also for 23 * 4.
+        """Operation and numbers, the same text for the same calculation: ``"multiply 4 23"`` also
+        for 23 * 4.
 
-        Where an operation commutes the numbers are sorted. An equation with one step is what solves it: x + 34 = 83
-        has the key of 83 - 34, and 9x = 63 that of 63 / 9.
-        """
+        Where an operation commutes the numbers are sorted. An equation with one step is what solves
+        it: x + 34 = 83 has the key of 83 - 34, and 9x = 63 that of 63 / 9."""
         match self.operation, self.numbers:
             case "solve", (1, b, c):
                 return Calculation("add", (c, -b)).key
@@ -84,7 +86,8 @@ class Calculation:
 
 @dataclass(frozen=True)
 class ArithmeticProblem:
-    """One question with its right answer. `number` is its own, kept wherever the problem goes: it seeds its samples."""
+    """One question with its right answer. `number` is its own, kept wherever the problem goes: it
+    seeds its samples."""
 
     number: int
     kind: str
@@ -99,10 +102,9 @@ def arithmetic_problems(
 ) -> list[ArithmeticProblem]:
     """n problems, no two of them with the same key, numbered from 0.
 
-    The same arguments give the same problems on every machine, and fewer of them are the first of more.
-    `kinds` limits them to some of KINDS, whose shares keep their proportions.
-    Raises ValueError for an unknown split or kind, a negative n, or more problems than there are.
-    """
+    The same arguments give the same problems on every machine, and fewer of them are the first of
+    more. `kinds` limits them to some of KINDS, whose shares keep their proportions. Raises
+    ValueError for an unknown split or kind, a negative n, or more problems than there are."""
     if n < 0:
         raise ValueError(f"n is {n}; expected 0 or more")
     seen: set[str] = set()
@@ -118,7 +120,8 @@ def arithmetic_problems(
 def problem_stream(
     seed: int, split: str, kinds: Sequence[str] | None = None, seen: set[str] | None = None
 ) -> Iterator[ArithmeticProblem]:
-    """Problems without end. Keys in `seen` are left out; the caller may add to it between two problems."""
+    """Problems without end. Keys in `seen` are left out; the caller may add to it between two
+    problems."""
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}; expected one of {', '.join(SPLITS)}")
     kinds = list(KINDS) if kinds is None else list(kinds)
@@ -128,7 +131,9 @@ def problem_stream(
     return _stream(seeded("arithmetic", seed, split), split, kinds, set() if seen is None else seen)
 
 
-def _stream(rng: random.Random, split: str, kinds: list[str], seen: set[str]) -> Iterator[ArithmeticProblem]:
+def _stream(
+    rng: random.Random, split: str, kinds: list[str], seen: set[str]
+) -> Iterator[ArithmeticProblem]:
     shares = [KINDS[kind] for kind in kinds]
     number = 0
     while True:
@@ -138,9 +143,13 @@ def _stream(rng: random.Random, split: str, kinds: list[str], seen: set[str]) ->
             if calculation.split == split and calculation.key not in seen:
                 break
         else:
-            raise ValueError(f"no new {split} problem of kind {kind!r} after {number} problems: ask for fewer")
+            raise ValueError(
+                f"no new {split} problem of kind {kind!r} after {number} problems: ask for fewer"
+            )
         question = ask(rng, kind, calculation.operation, calculation.numbers)
-        yield ArithmeticProblem(number, kind, question, str(calculation.answer), calculation.key, calculation)
+        yield ArithmeticProblem(
+            number, kind, question, str(calculation.answer), calculation.key, calculation
+        )
         number += 1
 
 
@@ -155,7 +164,8 @@ def draw_sum(rng: random.Random) -> Calculation:
 
 
 def draw_mixed(rng: random.Random) -> Calculation:
-    """Three to five numbers with at least one plus and one minus, whose running total is never negative."""
+    """Three to five numbers with at least one plus and one minus, whose running total is never
+    negative."""
     count = rng.choices([3, 4, 5], [50, 30, 20])[0]
     while True:
         terms = [draw_number(rng) for _ in range(count)]
@@ -175,7 +185,8 @@ def _signed(terms: list[int], signs: list[int]) -> tuple[int, ...] | None:
 
 
 def draw_product(rng: random.Random) -> Calculation:
-    """Mostly two digits by one. The larger factor goes up to 99 there, or too few of them could be held out."""
+    """Mostly two digits by one. The larger factor goes up to 99 there, or too few of them could be
+    held out."""
     form = rng.random()
     if form < 0.3:
         return Calculation("multiply", (rng.randint(10, 49), rng.randint(10, 49)))

@@ -61,7 +61,9 @@ def same_named(one: Form, two: Form, ask: Ask) -> bool:
         one, two = two, one
     name, *values = one.parts
     if two.kind == "equation":
-        return (SINGLE.fullmatch(name) and len(values) == 1 and ask(stated(one), two.parts[0])) or False
+        return (
+            SINGLE.fullmatch(name) and len(values) == 1 and ask(stated(one), two.parts[0])
+        ) or False
     if two.kind == "names" and name.startswith("("):
         return matched(each_named(one), two.parts, ask)
     if two.kind == "range":
@@ -80,7 +82,9 @@ def same_named(one: Form, two: Form, ask: Ask) -> bool:
 
 def stated(named: Form) -> str:
     given = named.parts[1]
-    return f"{named.parts[0]}={as_latex(given)}" if given.kind in ("number", "expression") else "0=1"
+    return (
+        f"{named.parts[0]}={as_latex(given)}" if given.kind in ("number", "expression") else "0=1"
+    )
 
 
 def each_named(named: Form) -> tuple[Form, ...]:

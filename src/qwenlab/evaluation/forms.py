@@ -17,7 +17,8 @@ from qwenlab.evaluation.values import (
     value,
 )
 
-# What is given a value: x, a_1, f(2), f^{-1}(x), P(A), AB, \angle ABC, \text{Area}, (x, y). Not x(x+1), a product.
+# What is given a value: x, a_1, f(2), f^{-1}(x), P(A), AB, \angle ABC, \text{Area}, (x, y). Not
+# x(x+1), a product.
 NAME = re.compile(
     rf"{SYMBOL}'*(?: ?_ ?\{{[^{{}}]*\}})?"
     r"|[fghpqFGHPQRSTVE]'*(?: ?\^ ?\{ ?(?:-1|') ?\})?(?: ?_ ?\{[^{}]*\})? ?\([^()]*\)"
@@ -52,8 +53,11 @@ def normal_form(text: str) -> Form:
 
 
 def is_named_thing(form: Form) -> bool:
-    """Words and single letters, of which one *or* the other isn't both; values are listed by either word."""
-    return form.kind == "words" or bool(form.kind == "expression" and re.fullmatch("[a-zA-Z]", form.parts[0]))
+    """Words and single letters, of which one *or* the other isn't both; values are listed by either
+    word."""
+    return form.kind == "words" or bool(
+        form.kind == "expression" and re.fullmatch("[a-zA-Z]", form.parts[0])
+    )
 
 
 def collected(forms: list[Form]) -> Form:
@@ -69,7 +73,8 @@ def collected(forms: list[Form]) -> Form:
 
 
 def conditions(text: str, forms: list[Form], joints: list[str]) -> Form:
-    """Inequalities: *or* unites the ranges of one variable, *and* cuts them; a comma leaves them side by side."""
+    """Inequalities: *or* unites the ranges of one variable, *and* cuts them; a comma leaves them
+    side by side."""
     joint = joints[0]
     ranges = all(form.kind == "range" for form in forms)
     if len(set(joints)) > 1:
@@ -86,7 +91,8 @@ def conditions(text: str, forms: list[Form], joints: list[str]) -> Form:
 
 
 def intersection(spans: list[Form]) -> Form | None:
-    """One lower and one upper bound as one interval; None where that takes more than two half-lines."""
+    """One lower and one upper bound as one interval; None where that takes more than two
+    half-lines."""
     if len(spans) != 2:
         return None
     low, high = sorted(spans, key=lambda span: span.parts[0] == MINUS_INFINITY)

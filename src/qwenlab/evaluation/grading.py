@@ -22,9 +22,9 @@ def grade(answer: str, gold: str) -> bool:
     is empty, for more than 300 characters, for brackets nested more than 30 deep, and for lettered
     choices beside values (``A) 1, B) 2``). A choice by itself is an answer: ``(C)`` is ``C``.
 
-    - Spelling: ``\dfrac12``, ``1/2`` and ``½`` are one; so are ``1,234``, ``1{,}234`` and ``1\,234``;
-      ``2\frac12``, ``2 1/2`` and 2.5; ``0.1\overline{6}`` and 1/6. Markdown, dollar signs around
-      mathematics, bracket sizes and a full stop don't count.
+    - Spelling: ``\dfrac12``, ``1/2`` and ``½`` are one; so are ``1,234``, ``1{,}234`` and
+      ``1\,234``; ``2\frac12``, ``2 1/2`` and 2.5; ``0.1\overline{6}`` and 1/6. Markdown, dollar
+      signs around mathematics, bracket sizes and a full stop don't count.
     - Numbers compare exactly, however small: 0.333333 is not 1/3. A decimal of six places or more
       equals an irrational value that agrees with it to six places.
     - Letters are variables and differ by case; ``4`` is not ``4s``. ``i`` is the imaginary unit and
@@ -46,8 +46,8 @@ def grade(answer: str, gold: str) -> bool:
 
     What can't be had without wrong yeses stays False unless it is spelled the same: ``1/2x`` (half
     of x, or 1/(2x)?), ``5 apples`` without ``\text{}``, a bare ``m`` for metres, ``1,2`` for the
-    point ``(1,2)``, ``x=1, y=2`` for ``(1,2)``, radians for degrees, ``3:4`` for 3/4, ``x \ne 1`` for its
-    intervals, two plus-minus signs in one expression, and numbers in words.
+    point ``(1,2)``, ``x=1, y=2`` for ``(1,2)``, radians for degrees, ``3:4`` for 3/4, ``x \ne 1``
+    for its intervals, two plus-minus signs in one expression, and numbers in words.
 
     SymPy works in a process of its own, started at the first answer that needs it, shared by all
     threads and ended with this one. Whatever takes it more than a second or 1 GiB is False.
@@ -59,7 +59,12 @@ def grade(answer: str, gold: str) -> bool:
 
 def graded(answer: str, gold: str, budget: Budget) -> bool:
     """As `grade`, within the worker's time that `budget` leaves."""
-    if not isinstance(answer, str) or not isinstance(gold, str) or not answer.strip() or not gold.strip():
+    if (
+        not isinstance(answer, str)
+        or not isinstance(gold, str)
+        or not answer.strip()
+        or not gold.strip()
+    ):
         return False
     if answer.strip() == gold.strip():
         return True

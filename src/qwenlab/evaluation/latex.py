@@ -14,7 +14,9 @@ HALF_LABEL = re.compile(r"(?:^|[\s,;~])[A-Za-z]\)\s*[^\s,;]")
 STYLE = r"\\(?:text|mbox|textbf|textit|textrm|textsf|mathrm|mathbf|mathsf|operatorname)"
 TEXT = re.compile(STYLE + r"\s*\{([^{}]*)\}")
 # `x^10` is taken for x^{10}, as everybody who writes it means it.
-TAKES_ARGUMENTS = re.compile(r"\\(?:frac|binom|mathbb|pmod)(?![a-zA-Z])|\\sqrt(?![a-zA-Z])(?: *\[[^\[\]]*\])?|[\^_]")
+TAKES_ARGUMENTS = re.compile(
+    r"\\(?:frac|binom|mathbb|pmod)(?![a-zA-Z])|\\sqrt(?![a-zA-Z])(?: *\[[^\[\]]*\])?|[\^_]"
+)
 SHORT_ARGUMENT = re.compile(r"[0-9]|-?[a-zA-Z]|-?\\(?!text|mathrm|mbox)[a-zA-Z]+|'")
 SHORT_EXPONENT = re.compile(rf"-?[0-9]+|{SHORT_ARGUMENT.pattern}")
 
@@ -25,7 +27,9 @@ def refused(text: str) -> bool:
         return True
     text = TEXT.sub(r"\1", text).strip()
     depth = depths(text)  # `a)` closes a bracket in `(0, a) 5`, and is a label where none is open
-    return bool(LABEL.search(text)) or any(depth[half.start()] <= 0 for half in HALF_LABEL.finditer(text))
+    return bool(LABEL.search(text)) or any(
+        depth[half.start()] <= 0 for half in HALF_LABEL.finditer(text)
+    )
 
 
 def depths(text: str) -> list[int]:

@@ -1,7 +1,7 @@
 r"""The many ways to write one answer, brought to one spelling: text in, text out, no mathematics.
 
-`spell` runs the steps below in order. After it a fraction is ``\frac{a}{b}``, a number has no thousands separators, a
-unit stands in ``\text{}``, and *and* and *or* are ``\land`` and ``\lor``.
+`spell` runs the steps below in order. After it a fraction is ``\frac{a}{b}``, a number has no
+thousands separators, a unit stands in ``\text{}``, and *and* and *or* are ``\land`` and ``\lor``.
 """
 
 import re
@@ -88,7 +88,9 @@ UNIT_LETTERS = {
     "J": "joule",
     "N": "newton",
 }
-ONE_LETTER = re.compile(r"\\(?:text|mbox|textrm|mathrm|textbf|mathbf)\s*\{\s*\(?([a-zA-Z!]|\\pi)\)?\s*\}")
+ONE_LETTER = re.compile(
+    r"\\(?:text|mbox|textrm|mathrm|textbf|mathbf)\s*\{\s*\(?([a-zA-Z!]|\\pi)\)?\s*\}"
+)
 
 
 def spell(text: str) -> str:
@@ -143,7 +145,9 @@ def thousands(text: str) -> str:
     In brackets a bare comma separates, unless another comma there has a space: (1,000, 2,000).
     """
     text = re.sub(r"(?<=[0-9])(?:\s*\{,\}\s*|,\s*\\!\s*|\\!\s*,\s*)(?=[0-9]{3}(?![0-9]))", "", text)
-    while (grouped := re.sub(r"(?<![0-9.])([0-9]+)\\[,:;!] ?([0-9]{3})(?![0-9])", r"\1\2", text)) != text:
+    while (
+        grouped := re.sub(r"(?<![0-9.])([0-9]+)\\[,:;!] ?([0-9]{3})(?![0-9])", r"\1\2", text)
+    ) != text:
         text = grouped
     depth = depths(re.sub(r"(?<!\\)[{}]", " ", text))
     spaced = re.search(r", ", text)
@@ -207,7 +211,9 @@ def repeating(text: str) -> str:
         bottom = (10 ** len(loop) - 1) * 10 ** len(fixed)
         return rf"\frac{{{int(whole + fixed + loop) - int(whole + fixed)}}}{{{bottom}}}"
 
-    return re.sub(rf"(?<![0-9.])([0-9]*)\.([0-9]*){mark}(?![0-9]|\\overline|\\bar|\\dot)", fraction, text)
+    return re.sub(
+        rf"(?<![0-9.])([0-9]*)\.([0-9]*){mark}(?![0-9]|\\overline|\\bar|\\dot)", fraction, text
+    )
 
 
 def mixed(text: str) -> str:

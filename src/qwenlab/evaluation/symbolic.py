@@ -19,7 +19,8 @@ PROGRAM = Path(__file__).with_name("symbolic_worker.py")
 # Seconds for one verdict, and for all those of one vote.
 LIMIT = 1.0
 VOTE_LIMIT = 5.0
-# Seconds by which a reply may be late before the process counts as hung, and for the start, which loads SymPy.
+# Seconds by which a reply may be late before the process counts as hung, and for the start, which
+# loads SymPy.
 LATE = 0.7
 START = 120.0
 NEW_GROUP = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)  # 0: not Windows
@@ -30,7 +31,8 @@ class GradingError(QwenlabError):
 
 
 class Budget:
-    """Seconds of the worker's own time for one verdict or one vote. Waiting for other threads costs nothing."""
+    """Seconds of the worker's own time for one verdict or one vote. Waiting for other threads costs
+    nothing."""
 
     def __init__(self, seconds: float = LIMIT):
         self.left = seconds
@@ -55,7 +57,8 @@ class Worker:
         self.reader: threading.Thread | None = None
 
     def equal(self, one: str, two: str, budget: Budget | None = None) -> bool:
-        """If both are the same; False where LIMIT, `budget` or the worker's memory doesn't suffice to say.
+        """If both are the same; False where LIMIT, `budget` or the worker's memory doesn't suffice
+        to say.
 
         Raises GradingError where no worker can be started.
         """
@@ -76,7 +79,9 @@ class Worker:
                     if reply is None:
                         break
                 return False
-            except BaseException:  # Ctrl-C: the reply still to come would be taken for that to the next question
+            except (
+                BaseException
+            ):  # Ctrl-C: the reply still to come would be taken for that to the next question
                 self.stop()
                 raise
 
@@ -97,9 +102,13 @@ class Worker:
         self.reader.start()
         reply = self.line(START)
         if reply is None:
-            raise GradingError(f"grading needs a process of its own, which wasn't ready after {START:.0f} s")
+            raise GradingError(
+                f"grading needs a process of its own, which wasn't ready after {START:.0f} s"
+            )
         if why := json.loads(reply) if reply else "its process ended at once":
-            raise GradingError(f"grading needs math-verify's parser, which doesn't load in {sys.executable}: {why}")
+            raise GradingError(
+                f"grading needs math-verify's parser, which doesn't load in {sys.executable}: {why}"
+            )
 
     def exchange(self, question: bytes, seconds: float) -> bytes | None:
         """The worker's next line; empty if it is gone, None if nothing comes in time."""

@@ -1,4 +1,5 @@
-r"""The process that does symbolic mathematics: one question a line on stdin, one reply a line on stdout.
+r"""The process that does symbolic mathematics: one question a line on stdin, one reply a line on
+stdout.
 
 `symbolic.Worker` starts it by its path, so it imports nothing of qwenlab.
 
@@ -6,8 +7,9 @@ r"""The process that does symbolic mathematics: one question a line on stdin, on
     [1.0, "2\\sqrt{3}", "\\sqrt{12}"]        asked: are these two the same? Within so many seconds
     true                                     the reply
 
-math-verify's parser (latex2sympy2_extended) reads the LaTeX, SymPy decides. math-verify's own comparison is too
-generous for a grader: it drops letters that could be units, ignores case and rounds small numbers to nothing.
+math-verify's parser (latex2sympy2_extended) reads the LaTeX, SymPy decides. math-verify's own
+comparison is too generous for a grader: it drops letters that could be units, ignores case and
+rounds small numbers to nothing.
 
 Where the system can fork and set timers, a child does the work, and a timer ends it at the limit,
 whatever it hangs in. The next child is there in no time, since SymPy is loaded already. Elsewhere
@@ -58,7 +60,9 @@ def equal(one: str, two: str) -> bool:
     if sides[0][0] != sides[1][0]:
         return False
     if sides[0][0]:
-        return proportional(*(read(left) - read(right) for _, left, right in sides), sign=sides[0][0])
+        return proportional(
+            *(read(left) - read(right) for _, left, right in sides), sign=sides[0][0]
+        )
     if same_value(read(one), read(two)):
         return True
     return rounded(one, two) or rounded(two, one)
@@ -76,7 +80,8 @@ def split(text: str) -> tuple[str, str, str]:
 
 @lru_cache(maxsize=64)
 def read(text: str):
-    """The SymPy expression. Decimals are exact, letters real and of their own case, i and e the constants.
+    """The SymPy expression. Decimals are exact, letters real and of their own case, i and e the
+    constants.
 
     Raises ValueError for what isn't one expression made of all that stands there.
     """
@@ -104,16 +109,21 @@ def read(text: str):
     if set(re.findall("[a-zA-Z]", written)) - set("".join(names)) - set("eidI"):
         raise ValueError(f"not all of it was read: {text}")
     bound = {symbol for part in value.atoms(sympy.Sum, sympy.Product) for symbol in part.variables}
-    letters = {symbol: sympy.Symbol(symbol.name, real=True) for symbol in value.free_symbols - bound}
+    letters = {
+        symbol: sympy.Symbol(symbol.name, real=True) for symbol in value.free_symbols - bound
+    }
     value = value.subs(letters).subs(sympy.Symbol("i", real=True), sympy.I).doit()
-    if value.has(sympy.oo, -sympy.oo, sympy.zoo, sympy.nan) and not re.fullmatch(r"[+-]?\\infty", text):
+    if value.has(sympy.oo, -sympy.oo, sympy.zoo, sympy.nan) and not re.fullmatch(
+        r"[+-]?\\infty", text
+    ):
         raise ValueError(f"not defined: {text}")
     return value
 
 
 @lru_cache(maxsize=1)
 def parser():
-    """math-verify's parser, without its reading of a number beside another as a mixed number: 2(3) is 6."""
+    """math-verify's parser, without its reading of a number beside another as a mixed number: 2(3)
+    is 6."""
     import sympy
     from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 
@@ -164,7 +174,9 @@ def differ(one, two) -> bool:
 
     letters = sorted(one.free_symbols | two.free_symbols, key=str)
     for seed in (7, 11):
-        numbers = {letter: sympy.Rational(seed + 3 * n, 5 + 2 * n) for n, letter in enumerate(letters)}
+        numbers = {
+            letter: sympy.Rational(seed + 3 * n, 5 + 2 * n) for n, letter in enumerate(letters)
+        }
         left, right = (side.subs(numbers).evalf(DIGITS) for side in (one, two))
         if not (left.is_number and right.is_number and left.is_finite and right.is_finite):
             continue
@@ -181,18 +193,24 @@ def proportional(one, two, sign: str) -> bool:
     if not one.free_symbols or one.free_symbols != two.free_symbols:
         return False
     ratio = sympy.simplify(one / two)
-    return bool(ratio.is_number and ratio.is_finite and ratio != 0 and (sign == "=" or ratio.is_positive))
+    return bool(
+        ratio.is_number and ratio.is_finite and ratio != 0 and (sign == "=" or ratio.is_positive)
+    )
 
 
 def rounded(text: str, other: str) -> bool:
-    """If `text` is `other`, which is no fraction, rounded or cut off to six places and digits or more.
+    """If `text` is `other`, which is no fraction, rounded or cut off to six places and digits or
+    more.
 
     Digits after the twelfth place don't count: they may come from floating-point arithmetic.
     """
     import sympy
 
     places = text.partition(".")[2]
-    if not re.fullmatch(r"-?[0-9]*\.[0-9]{6,}", text) or len(text.strip("-0.").replace(".", "")) < 6:
+    if (
+        not re.fullmatch(r"-?[0-9]*\.[0-9]{6,}", text)
+        or len(text.strip("-0.").replace(".", "")) < 6
+    ):
         return False
     decimal, value = read(text), read(other)
     if value.free_symbols or value.is_rational or value.is_real is not True:

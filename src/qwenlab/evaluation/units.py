@@ -68,7 +68,9 @@ CHANGING = (
     "|except|without|false|incorrect|at|least|most|about|around|remainder|below|above|under|over|through|base"
     "|negative|choose|pi|root|or so|versus|vs|maybe|only|too|otherwise|never|none|for|with"
 )
-WORD = "|".join(sorted({*KNOWN, *POWERS} - {"%", "\\degree"}, key=len, reverse=True)).replace(".", r"\.")
+WORD = "|".join(sorted({*KNOWN, *POWERS} - {"%", "\\degree"}, key=len, reverse=True)).replace(
+    ".", r"\."
+)
 PART = rf"{STYLE}\s*\{{[^{{}}]*\}}|\\degree(?![a-zA-Z])|(?<![a-zA-Z\\{{])(?:{WORD})(?![a-zA-Z])"
 MORE = rf"\s|{PART}|squared|cubed|(?:per|an?)(?= )|/|\\cdot(?![a-zA-Z])|\^\s*\{{ ?-?[0-9] ?\}}"
 TAIL = re.compile(rf"((?:{PART})(?:{MORE})*)$")
@@ -90,7 +92,8 @@ def measured(text: str) -> tuple[str, str]:
 
 
 def canonical(tail: str) -> str | None:
-    """The unit's own name, the same for every spelling: "mile/hour", "inch^2". None where it is no unit."""
+    """The unit's own name, the same for every spelling: "mile/hour", "inch^2". None where it is no
+    unit."""
     words = re.sub(STYLE + r"\s*\{([^{}]*)\}", r" \1 ", tail)
     if re.search(rf"\b(?:{CHANGING})s?\b", words, re.IGNORECASE):
         return None
@@ -123,7 +126,8 @@ def canonical(tail: str) -> str | None:
 
 
 def singular(word: str) -> str:
-    """A unit's own name: "cm", "Centimetres" and "centimeter" are one; unknown words without their plural's s."""
+    """A unit's own name: "cm", "Centimetres" and "centimeter" are one; unknown words without their
+    plural's s."""
     if word in UNIT_LETTERS:
         return UNIT_LETTERS[word]
     if len(word) < 4 or word in KNOWN:

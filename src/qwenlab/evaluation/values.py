@@ -17,12 +17,11 @@ from qwenlab.evaluation.units import TRIGONOMETRIC, measured
 class Form:
     r"""What an answer says. `kind` tells what the parts are.
 
-    number: a Fraction. expression, text, words: a string. named: the name, then each value it is given.
-    list, names, or, and, union: forms whose order doesn't count; names gives several names a value each.
-    (), [), (], [], matrix: forms in order; a matrix has rows. pair: the two values of a plus-minus, on its way into a
-    list.
-    equation, inequality: one string for the worker. claim: a string that only its own spelling equals.
-    """
+    number: a Fraction. expression, text, words: a string. named: the name, then each value it is
+    given. list, names, or, and, union: forms whose order doesn't count; names gives several names a
+    value each. (), [), (], [], matrix: forms in order; a matrix has rows. pair: the two values of a
+    plus-minus, on its way into a list. equation, inequality: one string for the worker. claim: a
+    string that only its own spelling equals."""
 
     kind: str
     parts: tuple
@@ -39,15 +38,20 @@ SHORT_WORDS = (
     "no|on|yes|odd|one|two|six|ten|all|any|not|nor|now|own|is|it|in|of|to|up|ok|he|she|we|us|me|my|by|so|if|as"
     "|at|an|am|be|do|go"
 )
-WORDS = re.compile(rf"[a-zA-Z][a-zA-Z' -]{{3,}}|[A-Z][a-z]{{2}}|[A-Z]{{3,}}|[IVX]{{2,}}|{FUNCTION}|(?i:{SHORT_WORDS})")
+WORDS = re.compile(
+    rf"[a-zA-Z][a-zA-Z' -]{{3,}}|[A-Z][a-z]{{2}}|[A-Z]{{3,}}|[IVX]{{2,}}|{FUNCTION}|(?i:{SHORT_WORDS})"
+)
 EVERYTHING = {"all real numbers", "all reals", "real numbers", "the real numbers"}
 NOTHING = {"no solution", "no solutions", "empty set", "the empty set"}
-# What may go to the worker: numbers, letters, operators and commands that it reads as mathematics writes them.
+# What may go to the worker: numbers, letters, operators and commands that it reads as mathematics
+# writes them.
 COMMANDS = (
     rf"frac|sqrt|binom|pi|infty|cdot|times|div|{FUNCTION}|{GREEK}|lfloor|rfloor|lceil|rceil|sum|prod|int|lim|to|pm"
     r"|mod|degree|begin\{[pv]matrix\}|end\{[pv]matrix\}"
 )
-CALCULABLE = re.compile(rf"(?:\\(?:{COMMANDS})(?![a-zA-Z])|\\\\|[0-9a-zA-Z+*/^_(){{}}|!.,&=\[\] -])*")
+CALCULABLE = re.compile(
+    rf"(?:\\(?:{COMMANDS})(?![a-zA-Z])|\\\\|[0-9a-zA-Z+*/^_(){{}}|!.,&=\[\] -])*"
+)
 # What the worker would read otherwise than a person, or than another person.
 MISREAD = (
     r"[0-9.] +[0-9.]",  # 2 3
@@ -55,7 +59,8 @@ MISREAD = (
     r"[0-9]\{",  # 2{3}
     r"\{ *\}",  # x^{}
     r"[0-9] ?\\frac\{ ?[0-9.]+ ?\}\{ ?[0-9.]+ ?\}",  # 1\frac{3}{2}; proper ones are sums by now
-    r"/ ?(?:[0-9.]+|[a-zA-Z]|\([^()]*\))(?:\^\{[^{}]*\})? ?(?:[a-zA-Z(|]|\\(?!cdot|times|div|pm))",  # 1/2x
+    # 1/2x
+    r"/ ?(?:[0-9.]+|[a-zA-Z]|\([^()]*\))(?:\^\{[^{}]*\})? ?(?:[a-zA-Z(|]|\\(?!cdot|times|div|pm))",
     r"(?:\\frac\{|^|[^a-zA-Z])d ?[a-zA-Z] ?(?:\}\{|/) ?d",  # dy/dx
     r"[^0-9.]\\degree",
     r"(?<!sqrt)\[",
@@ -67,7 +72,9 @@ AMBIGUOUS = re.compile("|".join(MISREAD))
 INTEGER = r"[0-9]+"
 DECIMAL = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 FRACTION = rf"\\frac\{{ ?(-?{DECIMAL}) ?\}}\{{ ?(-?{DECIMAL}) ?\}}"
-NUMBER = re.compile(rf"([-+]?) ?(?:(-?{DECIMAL})(?: ?/ ?({DECIMAL}))?|{FRACTION}|\(({INTEGER})\+{FRACTION}\))")
+NUMBER = re.compile(
+    rf"([-+]?) ?(?:(-?{DECIMAL})(?: ?/ ?({DECIMAL}))?|{FRACTION}|\(({INTEGER})\+{FRACTION}\))"
+)
 MATRIX = re.compile(r"\\begin\{pmatrix\}(.*)\\end\{pmatrix\}")
 
 

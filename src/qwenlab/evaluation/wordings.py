@@ -1,4 +1,5 @@
-"""How an arithmetic problem is put into words. Every kind has several wordings; none changes what is computed."""
+"""How an arithmetic problem is put into words. Every kind has several wordings; none changes what
+is computed."""
 
 import random
 
@@ -53,7 +54,9 @@ def _ask_in_words(rng: random.Random, operation: str, numbers: tuple[int, ...]) 
     items = rng.choice(ITEMS)
     if operation == "add":
         start, *changes = numbers
-        story = "".join(f" {name} {rng.choice(GAINS if n > 0 else LOSSES).format(abs(n))}." for n in changes)
+        story = "".join(
+            f" {name} {rng.choice(GAINS if n > 0 else LOSSES).format(abs(n))}." for n in changes
+        )
         return f"{name} has {start} {items}.{story} How many {items} does {name} have now?"
     if operation == "multiply-add":
         a, b, c = numbers

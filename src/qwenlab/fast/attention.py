@@ -103,7 +103,8 @@ def kernel_mask(batch: ForwardBatch, dtype: torch.dtype) -> Tensor | None:
 def one_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """sdpa for one query a row, without repeating a key: q (B, H, 1, D), k, v (B, KVH, K, D)."""
     # The query heads of a key head can stand where queries stand. But for a few keys that takes the
-    # kernel for matrices, whose wide instructions lower the clock of some CPUs for all that follows.
+    # kernel for matrices, whose wide instructions lower the clock of some CPUs for all that
+    # follows.
     if k.numel() <= FEW:
         return F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=True)
     rows, heads, _, size = q.shape
@@ -154,7 +155,9 @@ def apply_rotary_(x: Tensor, cos: Tensor, signed_sin: Tensor) -> None:
     rotated.mul_(cos).addcmul_(partner, signed_sin)
 
 
-def update_cache(batch: ForwardBatch, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+def update_cache(
+    batch: ForwardBatch, layer: int, keys: Tensor, values: Tensor
+) -> tuple[Tensor, Tensor]:
     """`ForwardBatch.update_cache`, with one head of one token as a line: index_copy_ is faster than
     an index over two dimensions."""
     if batch.state is None:

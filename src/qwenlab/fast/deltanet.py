@@ -35,7 +35,9 @@ class FastDeltaNet(FusedOwner, DeltaNet):
         q, k, v = self.step_heads(mixed)
         out = delta_step_(q, k, v, decay, beta, recurrent_state)
         self.write_step(batch, inputs[:, 1:], recurrent_state)
-        out = norm(self._modules["norm"], out) * F.silu(z.float().view(out.shape))  # (B, value heads, Dv)
+        out = norm(self._modules["norm"], out) * F.silu(
+            z.float().view(out.shape)
+        )  # (B, value heads, Dv)
         return project(self.out_proj, out.flatten(1).to(x.dtype)).view(rows, 1, -1)
 
     def step_heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -57,7 +59,9 @@ class FastDeltaNet(FusedOwner, DeltaNet):
             kept["recurrent_state"][batch.slot_index] = recurrent_state
 
 
-def delta_step_(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, memory: Tensor) -> Tensor:
+def delta_step_(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, memory: Tensor
+) -> Tensor:
     """`qwenlab.model.deltanet.delta_step`, but changes `memory` (B, heads, Dk, Dv) in place.
 
     q, k (B, heads, Dk); v (B, heads, Dv); decay, beta (B, heads, 1). Returns S^T q (B, heads, Dv).

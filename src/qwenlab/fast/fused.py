@@ -4,11 +4,10 @@ Their weights lie one behind another in one block of memory, of which each modul
 a view: nothing is held twice, and training, saving and changes in place see the published names.
 
 A weight is moved into its block only where it gets new memory anyway: when a model is optimised,
-brought to another device or dtype, copied or unpickled. A call of the model moves nothing, so several
-threads may call it at once. It looks whether each weight still is the view that it was; if not (a
-parameter was replaced, or shares its memory with something else), and wherever a module does more
-than multiply by its weight, the modules are called one by one, as in training.
-"""
+brought to another device or dtype, copied or unpickled. A call of the model moves nothing, so
+several threads may call it at once. It looks whether each weight still is the view that it was; if
+not (a parameter was replaced, or shares its memory with something else), and wherever a module does
+more than multiply by its weight, the modules are called one by one, as in training."""
 
 import threading
 from collections.abc import Sequence
@@ -27,7 +26,12 @@ FORWARDS = {kind: kind.forward for kind in (nn.Linear, nn.Conv1d, RMSNorm)}  # a
 def runs_plain(x: Tensor) -> bool:
     """Whether x must run through the plain code: gradients, another device, autocast, hooks on all
     modules. What follows asks of a single module only what `is_plain` does."""
-    return torch.is_grad_enabled() or not x.is_cpu or torch.is_autocast_enabled("cpu") or _has_any_global_hook()
+    return (
+        torch.is_grad_enabled()
+        or not x.is_cpu
+        or torch.is_autocast_enabled("cpu")
+        or _has_any_global_hook()
+    )
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:

@@ -1,9 +1,9 @@
 """A few rows times a matrix, by whichever kernel is fastest for so many rows on this machine.
 
-A processor has several ways to compute the same product, and some take more than twice the time for four rows that
-they take for one: then batching seems to lose. So when rows of a number first meet a matrix of a shape, each way is
-tried for some milliseconds and the quickest is kept. `F.linear` is the reference, which gradients and GPUs always
-use. The ways differ in the last bits only.
+A processor has several ways to compute the same product, and some take more than twice the time for
+four rows that they take for one: then batching seems to lose. So when rows of a number first meet a
+matrix of a shape, each way is tried for some milliseconds and the quickest is kept. `F.linear` is
+the reference, which gradients and GPUs always use. The ways differ in the last bits only.
 
 The environment variable QWENLAB_LINEAR = linear, turned, shared or onednn forces one; with linear
 nothing is measured. `table()` tells what was chosen.
@@ -18,7 +18,9 @@ from torch import Tensor
 
 STEPS = (2, 3, 4, 8, 16, 32, 64)  # numbers of rows; those between count as the next
 MOST = 256  # rows: up to here they count as the last step, beyond it the ways hardly differ
-COLD = 64 * 2**20  # bytes, more than caches hold: a large model's matrix has left them when its turn comes again
+COLD = (
+    64 * 2**20
+)  # bytes, more than caches hold: a large model's matrix has left them when its turn comes again
 SMALL = 2**20  # bytes: a matrix below belongs to a model that stays in the caches
 SECONDS = 20e-3  # for one number of rows and one shape
 GAIN = 0.95  # another way must take at most this share of the reference's time
@@ -35,7 +37,9 @@ def shared(x: Tensor, weight: Tensor) -> Tensor:
     parts = max(1, min(torch.get_num_threads(), rows // 2))
     if rows % parts:
         x = F.pad(x, (0, 0, 0, -rows % parts))
-    out = torch.bmm(x.view(parts, -1, x.shape[1]), weight.T.expand(parts, -1, -1)).view(-1, len(weight))
+    out = torch.bmm(x.view(parts, -1, x.shape[1]), weight.T.expand(parts, -1, -1)).view(
+        -1, len(weight)
+    )
     return out[:rows] if rows % parts else out
 
 
@@ -95,14 +99,17 @@ def describe(rows: int, weight: Tensor) -> str:
 
 
 def measure(rows: int, weight: Tensor) -> str:
-    """Tries the kernels in turn on matrices of ones, of `weight`'s shape (at most a quarter of COLD large)."""
+    """Tries the kernels in turn on matrices of ones, of `weight`'s shape (at most a quarter of COLD
+    large)."""
     outputs = min(len(weight), COLD // 4 // (weight.shape[1] * weight.itemsize) or 1)
     size = outputs * weight.shape[1] * weight.itemsize
     matrices = weight.new_ones(1 if size < SMALL else COLD // size, outputs, weight.shape[1])
     x = weight.new_ones(rows, weight.shape[1])
     seconds = {name: [] for name in KERNELS}
     began, calls = perf_counter(), 0
-    while calls < 4 * len(KERNELS) or (perf_counter() - began < SECONDS and calls < 20 * len(KERNELS)):
+    while calls < 4 * len(KERNELS) or (
+        perf_counter() - began < SECONDS and calls < 20 * len(KERNELS)
+    ):
         name = list(KERNELS)[calls % len(KERNELS)]
         start = perf_counter()
         try:
@@ -111,13 +118,16 @@ def measure(rows: int, weight: Tensor) -> str:
         except RuntimeError:  # a kernel that doesn't know this dtype or machine
             seconds[name].append(float("inf"))
         calls += 1
-    least = {name: min(times) for name, times in seconds.items()}  # others on the machine only ever add
+    least = {
+        name: min(times) for name, times in seconds.items()
+    }  # others on the machine only ever add
     best = min(least, key=least.get)
     return best if least[best] < GAIN * least["linear"] else "linear"
 
 
 def table() -> str:
-    """What was chosen so far in this process: a line for every matrix, a column for every number of rows."""
+    """What was chosen so far in this process: a line for every matrix, a column for every number of
+    rows."""
     if forced():
         return f"{forced()}, forced by QWENLAB_LINEAR"
     matrices: dict[str, dict[str, str]] = {}

@@ -1,5 +1,5 @@
-"""Speed as a pass over the plain model: `optimize` gives its modules their fast classes, `restore` takes
-them away. The modules, their parameters and their names stay the same objects."""
+"""Speed as a pass over the plain model: `optimize` gives its modules their fast classes, `restore`
+takes them away. The modules, their parameters and their names stay the same objects."""
 
 from torch import nn
 

@@ -38,11 +38,10 @@ class lazy:
 class ForwardBatch:
     """The rows of one forward pass, as the host knows them. B rows, W = tokens of the widest row.
 
-    input_ids (B, W) int64 with 0 at the trailing pads; `num_tokens`, real tokens of each row in this
-    pass; `num_computed_tokens`, those its slot of the state held before. `slots` names each row's
-    slot. Whatever else a layer needs (positions, masks, indices) is derived from these when it is
-    first asked for, and then kept.
-    """
+    input_ids (B, W) int64 with 0 at the trailing pads; `num_tokens`, real tokens of each row in
+    this pass; `num_computed_tokens`, those its slot of the state held before. `slots` names each
+    row's slot. Whatever else a layer needs (positions, masks, indices) is derived from these when
+    it is first asked for, and then kept."""
 
     input_ids: Tensor
     num_tokens: Sequence[int]
@@ -63,9 +62,9 @@ class ForwardBatch:
     ) -> "ForwardBatch":
         """Rows whose padding trails already: input_ids (B, W), of which row b has `num_tokens[b]`.
 
-        `rows` gives for each row its slot of the state (None = all slots, in order). Nothing is asked
-        of the device. Raises ValueError for slots that are not there, are named twice or are invalid.
-        """
+        `rows` gives for each row its slot of the state (None = all slots, in order). Nothing is
+        asked of the device. Raises ValueError for slots that are not there, are named twice or are
+        invalid."""
         if state is None:
             return cls(input_ids, num_tokens, [0] * len(num_tokens))
         slots = state.slots_of(rows, len(num_tokens))
@@ -99,7 +98,9 @@ class ForwardBatch:
         return moved
 
     @classmethod
-    def from_rectangle(cls, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor) -> "ForwardBatch":
+    def from_rectangle(
+        cls, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor
+    ) -> "ForwardBatch":
         """A rectangle (B, T) computed as given, pads included, under the reader's own mask.
 
         attention_mask (B, 1, T, T) bool, True = may attend; position_ids (B or 1, T) int64.
@@ -179,7 +180,8 @@ class ForwardBatch:
         return x.flatten(0, 1) if self.valid_mask is None else x[self.valid_mask]
 
     def update_cache(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Keeps this pass's keys and values (B, W, KVH, D); returns each row's whole (B, KVH, K, D).
+        """Keeps this pass's keys and values (B, W, KVH, D); returns each row's whole (B, KVH, K,
+        D).
 
         Only real tokens are kept, so no query of a later pass can see a pad.
         """
@@ -194,7 +196,8 @@ class ForwardBatch:
         return keys[self.slot_index], values[self.slot_index]
 
     def last_inputs(self, inputs: Tensor) -> Tensor:
-        """Of inputs (B, P + W, C), P older ones first, the P that end with each row's last real one.
+        """Of inputs (B, P + W, C), P older ones first, the P that end with each row's last real
+        one.
 
         A row without a real token in this pass keeps its P older inputs.
         """
@@ -207,7 +210,8 @@ class ForwardBatch:
         return inputs[rows, columns]
 
     def last_token(self, x: Tensor) -> Tensor:
-        """x (B, W, F) at each row's last real token: (B, F). A row without one gets its first entry."""
+        """x (B, W, F) at each row's last real token: (B, F). A row without one gets its first
+        entry."""
         if self.width == 1:
             return x[:, 0]
         last = torch.tensor(self.num_tokens, device=x.device).clamp(min=1) - 1

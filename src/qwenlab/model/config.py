@@ -7,7 +7,8 @@ from qwenlab.errors import QwenlabError, read_json
 
 KINDS = ("full_attention", "linear_attention")
 SUPPORTED = ("qwen3", "qwen3_5", "qwen3_5_text")
-# Beyond these a model takes minutes to lay out, or its sizes overflow PyTorch's: no checkpoint has them.
+# Beyond these a model takes minutes to lay out, or its sizes overflow PyTorch's: no checkpoint has
+# them.
 MOST_LAYERS = 1000
 MOST_FEATURES = 2**24
 MOST_TOKENS = 2**31 - 1
@@ -19,12 +20,13 @@ class ConfigError(QwenlabError):
 
 @dataclass(frozen=True)
 class Config:
-    """Shape of a Qwen3 (arXiv:2505.09388) or the text part of a Qwen3.5 (the checkpoints' config.json).
+    """Shape of a Qwen3 (arXiv:2505.09388) or the text part of a Qwen3.5 (the checkpoints'
+    config.json).
 
-    Sizes are counts of features or heads. `head_dim` stands alone: in the 0.6B the query width
-    (16 heads x 128) exceeds `hidden_size` (1024). `max_position_embeddings` is the context limit in tokens.
-    `layer_types` names each layer "full_attention" or "linear_attention"; the linear_... sizes are those of the latter.
-    """
+    Sizes are counts of features or heads. `head_dim` stands alone: in the 0.6B the query width (16
+    heads x 128) exceeds `hidden_size` (1024). `max_position_embeddings` is the context limit in
+    tokens. `layer_types` names each layer "full_attention" or "linear_attention"; the linear_...
+    sizes are those of the latter."""
 
     model_type: str
     vocab_size: int
@@ -37,7 +39,9 @@ class Config:
     max_position_embeddings: int
     rope_theta: float
     rms_norm_eps: float = 1e-6
-    tie_word_embeddings: bool = False  # transformers' class default; published small models say true in the JSON
+    tie_word_embeddings: bool = (
+        False  # transformers' class default; published small models say true in the JSON
+    )
     initializer_range: float = 0.02
     eos_token_id: tuple[int, ...] = field(default=())
     layer_types: tuple[str, ...] = field(default=())
@@ -49,10 +53,14 @@ class Config:
     linear_conv_kernel_dim: int = 0
 
     def __post_init__(self):
-        if not self.is_qwen3_5:  # said here, so that a copy with another number of layers is right too
+        if (
+            not self.is_qwen3_5
+        ):  # said here, so that a copy with another number of layers is right too
             object.__setattr__(self, "layer_types", KINDS[:1] * self.num_hidden_layers)
         elif len(self.layer_types) != self.num_hidden_layers:
-            raise ConfigError(f"layer_types has {len(self.layer_types)} entries for {self.num_hidden_layers} layers")
+            raise ConfigError(
+                f"layer_types has {len(self.layer_types)} entries for {self.num_hidden_layers} layers"
+            )
 
     @property
     def is_qwen3_5(self) -> bool:
@@ -72,11 +80,14 @@ class Config:
 
     @classmethod
     def from_dict(cls, values: dict, source: str = "config.json") -> "Config":
-        """Checks and picks the fields that qwenlab uses; `source` names them in errors. Raises ConfigError."""
+        """Checks and picks the fields that qwenlab uses; `source` names them in errors. Raises
+        ConfigError."""
         values = text_part(values, source)
         model_type = values.get("model_type")
         if model_type not in SUPPORTED:
-            raise ConfigError(f"{source}: model_type is {model_type!r}, expected one of {', '.join(SUPPORTED)}")
+            raise ConfigError(
+                f"{source}: model_type is {model_type!r}, expected one of {', '.join(SUPPORTED)}"
+            )
         refuse_what_is_not_computed(values, source)
         stop = as_ids(values.get("eos_token_id"), source, ConfigError)
         values = {**values, **find_rope(values), "eos_token_id": stop}
@@ -93,7 +104,9 @@ class Config:
                 raise ConfigError(f"{source}: {name} is {value!r}, expected true or false")
             if kind is int:
                 refuse_size(name, value, source)
-            if kind is float and not (number(value) and 0 < value < 1e38):  # the model works in float32
+            if kind is float and not (
+                number(value) and 0 < value < 1e38
+            ):  # the model works in float32
                 raise ConfigError(f"{source}: {name} is {value!r}, expected a number above 0")
             picked[name] = float(value) if kind is float else value
         config = cls(**picked)
@@ -116,7 +129,9 @@ def refuse_size(name: str, value, source: str) -> None:
     """Raises ConfigError unless `value` is a size that a model can have."""
     if not whole_number(value):
         raise ConfigError(f"{source}: {name} is {value!r}, expected a whole number of at least 1")
-    most = {"num_hidden_layers": MOST_LAYERS, "max_position_embeddings": MOST_TOKENS}.get(name, MOST_FEATURES)
+    most = {"num_hidden_layers": MOST_LAYERS, "max_position_embeddings": MOST_TOKENS}.get(
+        name, MOST_FEATURES
+    )
     if value > most:
         raise ConfigError(f"{source}: {name} is {shown(value)}, expected at most {most}")
 
@@ -127,7 +142,8 @@ def shown(number: int) -> str:
 
 
 def text_part(values: dict, source: str) -> dict:
-    """The fields of the language model: a multimodal file has them in `text_config`, and decides itself on tying."""
+    """The fields of the language model: a multimodal file has them in `text_config`, and decides
+    itself on tying."""
     inner = values.get("text_config")
     if inner is None:
         return values
@@ -148,14 +164,17 @@ def find_rope(values: dict) -> dict:
 
 
 def find_layer_types(values: dict, source: str) -> tuple[str, ...]:
-    """Each layer's kind: listed, or for Qwen3.5 every `full_attention_interval`-th (4 where absent) full attention."""
+    """Each layer's kind: listed, or for Qwen3.5 every `full_attention_interval`-th (4 where absent)
+    full attention."""
     layers, listed = values.get("num_hidden_layers"), values.get("layer_types")
     if not whole_number(layers) or layers > MOST_LAYERS:
         return ()  # refused by name a moment later
     if listed is None:
         every = 1 if values["model_type"] == "qwen3" else values.get("full_attention_interval", 4)
         if not whole_number(every):
-            raise ConfigError(f"{source}: full_attention_interval is {every!r}, expected a whole number of at least 1")
+            raise ConfigError(
+                f"{source}: full_attention_interval is {every!r}, expected a whole number of at least 1"
+            )
         return tuple(KINDS[(number + 1) % every > 0] for number in range(layers))
     if len(listed) != layers:
         raise ConfigError(f"{source}: layer_types has {len(listed)} entries for {layers} layers")
@@ -163,11 +182,14 @@ def find_layer_types(values: dict, source: str) -> tuple[str, ...]:
 
 
 def as_ids(value, source: str, error: type[QwenlabError]) -> tuple[int, ...]:
-    """The eos_token_id of a JSON file (None, one id or a list) as a tuple. Raises `error`, naming the file."""
+    """The eos_token_id of a JSON file (None, one id or a list) as a tuple. Raises `error`, naming
+    the file."""
     ids = value if isinstance(value, list) else [] if value is None else [value]
     for id in ids:
         if isinstance(id, bool) or not isinstance(id, int) or not 0 <= id <= MOST_TOKENS:
-            raise error(f"{source}: eos_token_id holds {id!r}, expected whole numbers of at least 0")
+            raise error(
+                f"{source}: eos_token_id holds {id!r}, expected whole numbers of at least 0"
+            )
     return tuple(ids)
 
 
@@ -182,10 +204,14 @@ def refuse_what_is_not_computed(values: dict, source: str) -> None:
         rope = values.get(place) or {}
         rope_type = rope.get("rope_type", rope.get("type"))
         if rope_type not in (None, "default"):
-            raise ConfigError(f"{source}: {place} of rope_type {rope_type!r} is not supported for {model}")
+            raise ConfigError(
+                f"{source}: {place} of rope_type {rope_type!r} is not supported for {model}"
+            )
         for name, value in rope.items():
             if isinstance(value, dict):
-                raise ConfigError(f"{source}: {place} with settings of its own for {name!r} is not supported")
+                raise ConfigError(
+                    f"{source}: {place} with settings of its own for {name!r} is not supported"
+                )
     computed = {
         "hidden_act": ["silu"],
         "attention_bias": [False],
@@ -203,7 +229,10 @@ def refuse_what_is_not_computed(values: dict, source: str) -> None:
 
 def refuse_what_does_not_fit(config: Config, source: str) -> None:
     """Raises ConfigError for sizes that can't be of one model."""
-    pairs = {"num_attention_heads": "num_key_value_heads", "linear_num_value_heads": "linear_num_key_heads"}
+    pairs = {
+        "num_attention_heads": "num_key_value_heads",
+        "linear_num_value_heads": "linear_num_key_heads",
+    }
     for whole, part in pairs.items():
         many, few = getattr(config, whole), getattr(config, part)
         if few and many % few:
@@ -216,9 +245,13 @@ def refuse_what_does_not_fit(config: Config, source: str) -> None:
     for heads, size in widths.items():
         width = getattr(config, heads) * getattr(config, size)
         if width > MOST_FEATURES:
-            raise ConfigError(f"{source}: {heads} times {size} is {width}, expected at most {MOST_FEATURES}")
+            raise ConfigError(
+                f"{source}: {heads} times {size} is {width}, expected at most {MOST_FEATURES}"
+            )
     if config.head_dim % 2:
-        raise ConfigError(f"{source}: head_dim is {config.head_dim}, expected an even number (rotary pairs)")
+        raise ConfigError(
+            f"{source}: head_dim is {config.head_dim}, expected an even number (rotary pairs)"
+        )
     if not 2 <= config.rotary_dim <= config.head_dim or config.rotary_dim % 2:
         raise ConfigError(
             f"{source}: partial_rotary_factor {config.partial_rotary_factor} of head_dim {config.head_dim} "

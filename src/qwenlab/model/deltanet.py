@@ -1,7 +1,7 @@
 """Gated DeltaNet: attention replaced by a memory of fixed size (Yang et al., arXiv:2412.06464).
 
-Each head keeps a matrix S that answers a key with a value. A token first lets S decay, then looks up
-what S holds for its key, and corrects S towards its own value:
+Each head keeps a matrix S that answers a key with a value. A token first lets S decay, then looks
+up what S holds for its key, and corrects S towards its own value:
 
     S <- e^g S;   d = beta (v - S^T k);   S <- S + k d^T;   o = S^T q
 """
@@ -116,7 +116,9 @@ def log_decay(a: Tensor, A_log: Tensor, dt_bias: Tensor) -> Tensor:
     return -A_log.float().exp() * F.softplus(a.float() + dt_bias.float())
 
 
-def delta_step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+def delta_step(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor
+) -> tuple[Tensor, Tensor]:
     """The gated delta rule for one token, as in the paper.
 
     q, k (B, heads, Dk), k of length 1; v (B, heads, Dv); g, beta (B, heads); memory S
@@ -129,7 +131,9 @@ def delta_step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory:
     return torch.einsum("bhkv,bhk->bhv", memory, q), memory
 
 
-def delta_steps(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+def delta_steps(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor
+) -> tuple[Tensor, Tensor]:
     """The rule token by token: the obvious path beside `delta_chunks`, same arguments and results."""
     outputs = []
     for t in range(q.shape[1]):
@@ -149,10 +153,9 @@ def delta_chunks(
 ) -> tuple[Tensor, Tensor]:
     """The rule for many tokens, `chunk_size` at a time as matrix products (arXiv:2406.06484).
 
-    q, k (B, W, heads, Dk), k of length 1; v (B, W, heads, Dv); g (B, W, heads) the log of the decay,
-    not above 0; beta (B, W, heads); memory (B, heads, Dk, Dv), left as it is. Returns S^T q after
-    each token (B, W, heads, Dv) and the new memory.
-    """
+    q, k (B, W, heads, Dk), k of length 1; v (B, W, heads, Dv); g (B, W, heads) the log of the
+    decay, not above 0; beta (B, W, heads); memory (B, heads, Dk, Dv), left as it is. Returns S^T q
+    after each token (B, W, heads, Dv) and the new memory."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, heads, W, D)
     g, beta = (x.transpose(1, 2)[..., None] for x in (g, beta))  # (B, heads, W, 1)
     outputs = []
@@ -164,7 +167,9 @@ def delta_chunks(
     return torch.cat(outputs, dim=2).transpose(1, 2), memory
 
 
-def delta_chunk(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+def delta_chunk(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor
+) -> tuple[Tensor, Tensor]:
     """One chunk of L tokens, shapes (..., L, D) and (..., L, 1). Returns outputs and memory.
 
     Token i writes d_i = beta_i (v_i - S^T k_i), and the S that it meets holds the chunk's first

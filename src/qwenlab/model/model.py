@@ -64,10 +64,9 @@ class Model(nn.Module):
     """A dense Qwen3 (arXiv:2505.09388) or the language model of a Qwen3.5, by its config's layers.
 
     Equal to the reference implementations, parameters named as published. `config` is its shape,
-    `stop_ids` a frozenset of the ids that end an answer. `attention` is "sdpa", "eager" or a function
-    attention(q, k, v, mask, scale) with the shapes of `qwenlab.model.attention.eager`; it always gets
-    a mask.
-    """
+    `stop_ids` a frozenset of the ids that end an answer. `attention` is "sdpa", "eager" or a
+    function attention(q, k, v, mask, scale) with the shapes of `qwenlab.model.attention.eager`; it
+    always gets a mask."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -89,7 +88,9 @@ class Model(nn.Module):
     @attention.setter
     def attention(self, value: str | Callable) -> None:
         if not callable(value) and value not in BY_NAME:
-            raise ValueError(f"attention is {value!r}, expected 'sdpa', 'eager' or a function (q, k, v, mask, scale)")
+            raise ValueError(
+                f"attention is {value!r}, expected 'sdpa', 'eager' or a function (q, k, v, mask, scale)"
+            )
         self._attention = value
         for module in self.modules():
             if isinstance(module, Attention):
@@ -121,16 +122,16 @@ class Model(nn.Module):
         """Logits for the next token after each real token of this call.
 
         input_ids (B, T) int64; attention_mask (B, T) bool marks the real tokens of this call only
-        (True = real; pads left, right or inside), None = all real. Returns (B, T, vocab) float32 with
-        zeros at pads, or with `last_only` (B, vocab) of each row's last real token.
+        (True = real; pads left, right or inside), None = all real. Returns (B, T, vocab) float32
+        with zeros at pads, or with `last_only` (B, vocab) of each row's last real token.
 
-        With a `state` the row's earlier tokens are seen and this call's are added; `rows` (B,) names
-        the state's slots (None = all, in order). A row without a real token stays as it is, its
-        logits are 0. A state is for inference: no gradients are kept, and inside torch.autocast the
-        call computes in the model's own dtype.
+        With a `state` the row's earlier tokens are seen and this call's are added; `rows` (B,)
+        names the state's slots (None = all, in order). A row without a real token stays as it is,
+        its logits are 0. A state is for inference: no gradients are kept, and inside torch.autocast
+        the call computes in the model's own dtype.
 
-        Without a state, `attention_mask` may also be the reader's own (B, 1, T, T) bool mask, True =
-        may attend. Then nothing is moved: the rectangle is computed as given, pads included, at
+        Without a state, `attention_mask` may also be the reader's own (B, 1, T, T) bool mask, True
+        = may attend. Then nothing is moved: the rectangle is computed as given, pads included, at
         `position_ids` (B, T) int64 (default 0..T-1), and `last_only` means the last column. Linear
         attention has no use for such a mask.
 
@@ -143,7 +144,9 @@ class Model(nn.Module):
         """
         own_mask = check_call(input_ids, attention_mask, state, rows, position_ids)
         if own_mask and "linear_attention" in self.config.layer_types:
-            raise ValueError("linear attention takes no (B, 1, T, T) mask: give the (B, T) mask of real tokens")
+            raise ValueError(
+                "linear attention takes no (B, 1, T, T) mask: give the (B, T) mask of real tokens"
+            )
         input_ids = input_ids.to(self.device)
         if attention_mask is not None:
             attention_mask = attention_mask.to(self.device)
@@ -161,12 +164,13 @@ class Model(nn.Module):
             check_ids(batch.input_ids, self.config.vocab_size)
         return self.compute(batch, last_only, hidden_only)
 
-    def compute(self, batch: ForwardBatch, last_only: bool = False, hidden_only: bool = False) -> Tensor:
+    def compute(
+        self, batch: ForwardBatch, last_only: bool = False, hidden_only: bool = False
+    ) -> Tensor:
         """One forward pass over `batch`, whose state it writes. Returns what `forward` returns.
 
-        Raises ValueError for a row longer than the state's capacity and for a state that was made for
-        another model, dtype or device.
-        """
+        Raises ValueError for a row longer than the state's capacity and for a state that was made
+        for another model, dtype or device."""
         if batch.state is None:
             return self.outputs(batch, last_only, hidden_only)
         batch.state.check_made_for(self.config, self.dtype, self.device)
@@ -211,14 +215,21 @@ def for_inference(device_type: str) -> AbstractContextManager:
 
 
 def check_call(input_ids, attention_mask, state, rows, position_ids) -> bool:
-    """Whether the mask is the reader's own. Raises ValueError, in one line, for arguments that don't fit each other."""
-    given = (("input_ids", input_ids), ("attention_mask", attention_mask), ("position_ids", position_ids))
+    """Whether the mask is the reader's own. Raises ValueError, in one line, for arguments that
+    don't fit each other."""
+    given = (
+        ("input_ids", input_ids),
+        ("attention_mask", attention_mask),
+        ("position_ids", position_ids),
+    )
     for name, value in given:
         if not isinstance(value, Tensor) and (value is not None or name == "input_ids"):
             raise ValueError(f"{name} is a {type(value).__name__}, expected a tensor")
     own_mask = attention_mask is not None and attention_mask.dim() == 4
     if input_ids.dim() != 2 or input_ids.dtype != torch.int64 or 0 in input_ids.shape:
-        raise ValueError(f"input_ids is {tuple(input_ids.shape)} {input_ids.dtype}, expected (B, T) int64, T >= 1")
+        raise ValueError(
+            f"input_ids is {tuple(input_ids.shape)} {input_ids.dtype}, expected (B, T) int64, T >= 1"
+        )
     batch, width = input_ids.shape
     if attention_mask is not None:
         expected = (batch, 1, width, width) if own_mask else (batch, width)
@@ -228,11 +239,16 @@ def check_call(input_ids, attention_mask, state, rows, position_ids) -> bool:
                 "True at the real tokens of this call"
             )
     if own_mask and state is not None:
-        raise ValueError("a (B, 1, T, T) mask works without a state only: a state hides pads by itself")
+        raise ValueError(
+            "a (B, 1, T, T) mask works without a state only: a state hides pads by itself"
+        )
     if position_ids is not None:
         if not own_mask:
             raise ValueError("position_ids needs a (B, 1, T, T) mask beside it")
-        if tuple(position_ids.shape) not in ((batch, width), (1, width)) or position_ids.dtype != torch.int64:
+        if (
+            tuple(position_ids.shape) not in ((batch, width), (1, width))
+            or position_ids.dtype != torch.int64
+        ):
             raise ValueError(
                 f"position_ids is {tuple(position_ids.shape)} {position_ids.dtype}, expected {(batch, width)} int64"
             )
@@ -247,4 +263,6 @@ def check_ids(ids: Tensor, vocab_size: int) -> None:
     if wrong.any():
         row, column = wrong.nonzero()[0].tolist()
         token_id = int(ids[row, column])
-        raise ValueError(f"row {row}: token id {token_id} is outside the vocabulary (0 to {vocab_size - 1})")
+        raise ValueError(
+            f"row {row}: token id {token_id} is outside the vocabulary (0 to {vocab_size - 1})"
+        )

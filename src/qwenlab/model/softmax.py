@@ -1,8 +1,7 @@
 """Softmax over the keys that may be seen, in the variants that lesson 04 compares.
 
-A query that may see nothing has no softmax: the sum over an empty set is 0, and 0 / 0 is NaN. Each variant
-answers that row in its own way; on every other row all four agree.
-"""
+A query that may see nothing has no softmax: the sum over an empty set is 0, and 0 / 0 is NaN. Each
+variant answers that row in its own way; on every other row all four agree."""
 
 import torch
 from torch import Tensor
@@ -14,12 +13,17 @@ def masked_softmax(scores: Tensor, mask: Tensor | None, how: str = "log-sum-exp"
     """Weights of each query over its keys.
 
     scores (..., Q, K) float; mask broadcastable to it, bool, True = may attend, None = all may.
-    Returns (..., Q, K) of the scores' dtype; the rows sum to 1. A row that may see nothing becomes, by `how`:
+    Returns (..., Q, K) of the scores' dtype; the rows sum to 1. A row that may see nothing becomes,
+    by `how`:
 
-    - "-inf": NaN. The textbook way: hidden scores are -inf, and -inf minus their own maximum is NaN.
-    - "finfo.min": 1 / K everywhere, hidden keys included. No NaN, but the row now averages what it must not see.
-    - "log-sum-exp": zeros. Hidden keys are left out of maximum, exponent and sum; an empty sum divides as 1.
-    - "pads-see-themselves": 1 at the query's own key (the diagonal that ends bottom-right), 0 elsewhere.
+    - "-inf": NaN. The textbook way: hidden scores are -inf, and -inf minus their own maximum is
+    NaN.
+    - "finfo.min": 1 / K everywhere, hidden keys included. No NaN, but the row now averages what it
+    must not see.
+    - "log-sum-exp": zeros. Hidden keys are left out of maximum, exponent and sum; an empty sum
+    divides as 1.
+    - "pads-see-themselves": 1 at the query's own key (the diagonal that ends bottom-right), 0
+    elsewhere.
 
     Raises ValueError for an unknown `how`.
     """
@@ -41,7 +45,12 @@ def masked_softmax(scores: Tensor, mask: Tensor | None, how: str = "log-sum-exp"
 
 
 def let_empty_rows_see_themselves(mask: Tensor) -> Tensor:
-    """mask (..., Q, K) bool with the query's own key opened in each row that may see nothing (needs Q <= K)."""
+    """mask (..., Q, K) bool with the query's own key opened in each row that may see nothing (needs
+    Q <= K)."""
     queries, keys = mask.shape[-2:]
-    itself = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).triu(keys - queries).tril(keys - queries)
+    itself = (
+        torch.ones(queries, keys, dtype=torch.bool, device=mask.device)
+        .triu(keys - queries)
+        .tril(keys - queries)
+    )
     return mask | (itself & ~mask.any(-1, keepdim=True))

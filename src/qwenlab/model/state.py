@@ -11,7 +11,8 @@ GROWING = ("keys", "values")  # these have a place for every token; the others k
 
 
 class State:
-    """The memory of `batch_size` slots. Made by `model.new_state`, used by `model(..., state=state)`.
+    """The memory of `batch_size` slots. Made by `model.new_state`, used by `model(...,
+    state=state)`.
 
     `lengths` (slots,) int64, on the host: real tokens each slot holds. `layers[n]` holds layer n's
     tensors by name, slots first: "keys" and "values" (slots, KVH, C, D), of which slot s has
@@ -21,9 +22,9 @@ class State:
     With `capacity` (tokens a slot) the tensors are made once and a longer row is refused; with None
     they start empty and double when needed.
 
-    One rule for calls that fail or are interrupted: `invalid` holds the slots that a call is working
-    on, and they leave it as the call's last act. Whatever broke the call off, its slots stay invalid,
-    and are refused, until they are reset or `put` replaces them.
+    One rule for calls that fail or are interrupted: `invalid` holds the slots that a call is
+    working on, and they leave it as the call's last act. Whatever broke the call off, its slots
+    stay invalid, and are refused, until they are reset or `put` replaces them.
 
     The tensors are ordinary ones even if inference mode was on when they were made.
     """
@@ -41,7 +42,9 @@ class State:
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}, expected at least 1 row")
         if capacity is not None and capacity < 1:
-            raise ValueError(f"capacity is {capacity}, expected at least 1 token a row, or None to grow")
+            raise ValueError(
+                f"capacity is {capacity}, expected at least 1 token a row, or None to grow"
+            )
         self.made_for = (config, dtype, device)
         self.fixed_capacity = capacity
         self.lengths = torch.zeros(batch_size, dtype=torch.int64)
@@ -50,7 +53,8 @@ class State:
         for kind in config.layer_types:
             tensors = {}
             for name, shape in shapes(config, capacity or 0)[kind].items():
-                # The memory is float32 whatever the model is: rounding would add up over the tokens.
+                # The memory is float32 whatever the model is: rounding would add up over the
+                # tokens.
                 kept = torch.float32 if name == "recurrent_state" else dtype
                 # Zeros, not empty: a masked weight of 0 times a NaN in unused memory is NaN.
                 tensors[name] = torch.zeros(batch_size, *shape, dtype=kept, device=device)
@@ -185,7 +189,9 @@ class State:
         if capacity is None or length <= capacity:
             return
         if self.fixed_capacity is not None:
-            raise ValueError(f"row {row} would hold {length} tokens, its state has room for {capacity}")
+            raise ValueError(
+                f"row {row} would hold {length} tokens, its state has room for {capacity}"
+            )
         grown = max(length, 2 * capacity)
         layers = []
         for layer in self.layers:
@@ -235,7 +241,9 @@ class State:
             raise ValueError(f"rows is {rows!r}, expected row numbers or one bool a row") from None
         if index.dtype == torch.bool:
             if len(index) != self.batch_size:
-                raise ValueError(f"a bool choice of rows has {len(index)} entries, the state {self.batch_size} rows")
+                raise ValueError(
+                    f"a bool choice of rows has {len(index)} entries, the state {self.batch_size} rows"
+                )
             index = index.nonzero()[:, 0]
         if len(index) == 0:
             raise ValueError("no row was chosen")

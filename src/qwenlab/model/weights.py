@@ -1,4 +1,5 @@
-"""Weights to and from safetensors: one file or several, checked whole before the model takes any of them."""
+"""Weights to and from safetensors: one file or several, checked whole before the model takes any of
+them."""
 
 from pathlib import Path, PurePosixPath
 
@@ -14,30 +15,38 @@ from qwenlab.model.deltanet import KEPT_FLOAT32
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 FLOATS = ("F64", "F32", "F16", "BF16")
-NESTED = "model.language_model."  # where a multimodal Qwen3.5 keeps what a text-only file has under "model."
+# where a multimodal Qwen3.5 keeps what a text-only file has under "model."
+NESTED = "model.language_model."
 OTHER_PARTS = ("model.visual.", "mtp.")  # eyes, and a head that guesses several tokens ahead
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
-COMPUTED = "rotary_emb.inv_freq"  # RoPE's frequencies, which old checkpoints store and config.json determines
+# RoPE's frequencies, which old checkpoints store and config.json determines
+COMPUTED = "rotary_emb.inv_freq"
 
 
 class WeightsError(QwenlabError):
     """A weights file is missing, broken, or doesn't fit the model that config.json describes."""
 
 
-def load_weights(model: nn.Module, folder, dtype: torch.dtype | None = None, device="cpu") -> list[str]:
+def load_weights(
+    model: nn.Module, folder, dtype: torch.dtype | None = None, device="cpu"
+) -> list[str]:
     """Fills `model` (which may live on the meta device) from the safetensors in `folder`.
 
-    Tensors become `dtype` (None = as stored; DeltaNet's float32 ones stay so) on `device`. All are checked before the
-    first is taken: one WeightsError lists what is missing, surplus, misshapen or quantised (no float), or says that
-    a tied model's file stores another `lm_head`. Returns the names that were ignored: of a multimodal Qwen3.5 all but
-    the language model, of a tied model an `lm_head` equal to the embedding, and stored RoPE frequencies.
-    """
+    Tensors become `dtype` (None = as stored; DeltaNet's float32 ones stay so) on `device`. All are
+    checked before the first is taken: one WeightsError lists what is missing, surplus, misshapen or
+    quantised (no float), or says that a tied model's file stores another `lm_head`. Returns the
+    names that were ignored: of a multimodal Qwen3.5 all but the language model, of a tied model an
+    `lm_head` equal to the embedding, and stored RoPE frequencies."""
     folder = Path(folder)
     if model.config.tie_word_embeddings and has_own_head(folder):
-        raise WeightsError(f"{folder}: {HEAD} differs from {EMBEDDING}, though config.json ties the two")
+        raise WeightsError(
+            f"{folder}: {HEAD} differs from {EMBEDDING}, though config.json ties the two"
+        )
     published, ignored = language_model(tensor_files(folder), model.config)
     expected = dict(model.named_parameters())
-    opened = {path: open_file(path) for path in dict.fromkeys(path for _, path in published.values())}
+    opened = {
+        path: open_file(path) for path in dict.fromkeys(path for _, path in published.values())
+    }
     stored = {name: opened[path].get_slice(theirs) for name, (theirs, path) in published.items()}
     shapes = {name: tuple(tensor.get_shape()) for name, tensor in stored.items()}
     problems = describe(
@@ -49,7 +58,9 @@ def load_weights(model: nn.Module, folder, dtype: torch.dtype | None = None, dev
             if name in stored and shapes[name] != tuple(parameter.shape)
         ],
         quantised=[
-            f"{name} {tensor.get_dtype()}" for name, tensor in stored.items() if tensor.get_dtype() not in FLOATS
+            f"{name} {tensor.get_dtype()}"
+            for name, tensor in stored.items()
+            if tensor.get_dtype() not in FLOATS
         ],
     )
     if problems:
@@ -72,14 +83,18 @@ def save_weights(model: nn.Module, folder, dtype: torch.dtype | None = None) -> 
     The file appears whole or not at all. Raises OSError.
     """
     path = Path(folder) / SINGLE
-    tensors = {name: p.detach().to("cpu", dtype_of(name, dtype)).contiguous() for name, p in model.named_parameters()}
+    tensors = {
+        name: p.detach().to("cpu", dtype_of(name, dtype)).contiguous()
+        for name, p in model.named_parameters()
+    }
     with replacing(path) as part:  # not save_file: it makes files that only we may read
         part.write_bytes(save(tensors, metadata={"format": "pt"}))
     return path
 
 
 def has_own_head(folder) -> bool:
-    """Whether the checkpoint stores an `lm_head` that differs from the embedding, whatever config.json says.
+    """Whether the checkpoint stores an `lm_head` that differs from the embedding, whatever
+    config.json says.
 
     Raises WeightsError.
     """
@@ -102,7 +117,8 @@ def dtype_of(name: str, dtype: torch.dtype | None) -> torch.dtype | None:
 
 
 def language_model(files: dict[str, Path], config) -> tuple[dict[str, tuple[str, Path]], list[str]]:
-    """Our name of each tensor to its name in the file and the file, and the names of what the model has no use for."""
+    """Our name of each tensor to its name in the file and the file, and the names of what the model
+    has no use for."""
     unused = OTHER_PARTS if config.is_qwen3_5 else ()
     published, ignored = {}, []
     for name, path in files.items():
@@ -115,7 +131,9 @@ def language_model(files: dict[str, Path], config) -> tuple[dict[str, tuple[str,
         else:
             published[ours] = (name, path)
     if config.tie_word_embeddings and HEAD in files and EMBEDDING not in published:
-        ignored.remove(HEAD)  # one tensor under the name of the other, as some tools save a tied pair
+        ignored.remove(
+            HEAD
+        )  # one tensor under the name of the other, as some tools save a tied pair
         published[EMBEDDING] = (HEAD, files[HEAD])
     return published, ignored
 
@@ -135,7 +153,9 @@ def tensor_files(folder: Path) -> dict[str, Path]:
     for name, file in weight_map.items():
         inside = isinstance(file, str) and file.endswith(".safetensors") and "\\" not in file
         if not inside or PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts:
-            raise WeightsError(f"{index}: {name} points to {file!r}, expected a .safetensors file inside the folder")
+            raise WeightsError(
+                f"{index}: {name} points to {file!r}, expected a .safetensors file inside the folder"
+            )
         files[name] = folder / file
     for path in dict.fromkeys(files.values()):
         held = set(open_file(path).keys())

@@ -1,7 +1,8 @@
-"""What lessons show and how answers are checked: heatmap, timeline, curve, side_by_side, image, explore, check, stored.
+"""What lessons show and how answers are checked: heatmap, timeline, curve, side_by_side, image,
+explore, check, stored.
 
-Nothing heavy is loaded here: matplotlib and ipywidgets are imported only by the call that needs them.
-"""
+Nothing heavy is loaded here: matplotlib and ipywidgets are imported only by the call that needs
+them."""
 
 from importlib import import_module
 

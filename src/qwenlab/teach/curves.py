@@ -1,4 +1,5 @@
-"""`curve`: medians with their spread, on log axes, the values at the points, and the numbers folded beneath."""
+"""`curve`: medians with their spread, on log axes, the values at the points, and the numbers folded
+beneath."""
 
 import io
 import math
@@ -10,11 +11,15 @@ import numpy as np
 from qwenlab.teach import palette
 from qwenlab.teach.pictures import Html
 
-MARKERS, LINES = "os^D", ("-", "--", ":", "-.")  # one pair a series, so that colour is never the only signal
+MARKERS, LINES = (
+    "os^D",
+    ("-", "--", ":", "-."),
+)  # one pair a series, so that colour is never the only signal
 
 
 class Curve(Html):
-    """What `curve` returns: shows itself as SVG and a table, prints the table, `.figure()` is the matplotlib form."""
+    """What `curve` returns: shows itself as SVG and a table, prints the table, `.figure()` is the
+    matplotlib form."""
 
     def __init__(self, series, x, y, title, alt, log, labels):
         self.series, self.x, self.y, self.title, self.alt = series, x, y, title, alt
@@ -34,14 +39,25 @@ class Curve(Html):
         from matplotlib.pyplot import close, subplots
         from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-        highest = max(self.series, key=lambda name: max(point[1] for point in self.series[name]))  # labelled above
+        highest = max(
+            self.series, key=lambda name: max(point[1] for point in self.series[name])
+        )  # labelled above
         figure, axes = subplots(figsize=(5.6, 3.3), layout="constrained")
-        quiet, plain = {"color": palette.LIGHT["muted"], "fontsize": 9}, FuncFormatter(lambda value, _: number(value))
+        quiet, plain = (
+            {"color": palette.LIGHT["muted"], "fontsize": 9},
+            FuncFormatter(lambda value, _: number(value)),
+        )
         for i, (name, points) in enumerate(self.series.items()):
             xs, medians, lows, highs = np.array(points).T
             spread = [medians - lows, highs - medians] if (lows < highs).any() else None
             colour = palette.LIGHT[f"curve-{i}"]
-            style = {"color": colour, "marker": MARKERS[i], "linestyle": LINES[i], "markersize": 5, "capsize": 3}
+            style = {
+                "color": colour,
+                "marker": MARKERS[i],
+                "linestyle": LINES[i],
+                "markersize": 5,
+                "capsize": 3,
+            }
             axes.errorbar(xs, medians, spread, label=name, clip_on=False, **style)
             offset, side, ends = (5, "bottom", highs) if name == highest else (-5, "top", lows)
             shown = self.labels is True or (self.labels and name in self.labels)
@@ -86,21 +102,28 @@ class Curve(Html):
 def curve(series, *, x="", y="", title="", alt=None, log="xy", labels=True):
     """Draw medians over x with their spread as bars.
 
-    series: {name: points}, at most 4, told apart by marker and line style. A point is (x, median, low, high), or
-        (x, value) without a spread, or (x, spread) where spread has .median, .low and .high, as bench measures them.
-    x, y: what the axes hold, with units. log: the axes that are logarithmic, "xy", "x", "y" or "".
-    labels: write each median at its point; a list of names: only for those series. alt: for readers who do not see
-        it (default: first and last point of each).
-    Raises ValueError for no points, a spread that does not hold its median, numbers that are not finite, and on a log
-    axis anything not above 0.
+    series: {name: points}, at most 4, told apart by marker and line style. A point is (x, median,
+    low, high), or
+        (x, value) without a spread, or (x, spread) where spread has .median, .low and .high, as
+    bench measures them. x, y: what the axes hold, with units. log: the axes that are logarithmic,
+    "xy", "x", "y" or "". labels: write each median at its point; a list of names: only for those
+    series. alt: for readers who do not see
+        it (default: first and last point of each). Raises ValueError for no points, a spread that
+    does not hold its median, numbers that are not finite, and on a log axis anything not above 0.
     """
     if not 1 <= len(series) <= len(MARKERS):
         raise ValueError(f"curve: {len(series)} series, expected 1 to {len(MARKERS)}")
-    series = {name: sorted(_point(point, name, log) for point in points) for name, points in series.items()}
+    series = {
+        name: sorted(_point(point, name, log) for point in points)
+        for name, points in series.items()
+    }
     if empty := [name for name, points in series.items() if not points]:
         raise ValueError(f"curve: {empty[0]!r} has no points")
     ends = [(name, *points[0][:2], *points[-1][:2]) for name, points in series.items()]
-    ends = [f"{name} goes from {number(b)} at {number(a)} to {number(d)} at {number(c)}" for name, a, b, c, d in ends]
+    ends = [
+        f"{name} goes from {number(b)} at {number(a)} to {number(d)} at {number(c)}"
+        for name, a, b, c, d in ends
+    ]
     alt = alt or f"{title or 'Curve'}: {y or 'value'} over {x or 'x'}. {'; '.join(ends)}."
     return Curve(series, x, y, title, alt, log, labels)
 
@@ -112,7 +135,9 @@ def _point(point, name, log):
     low, high = spread or (value, value)
     x, value, low, high = numbers = tuple(float(n) for n in (x, value, low, high))
     if not all(map(math.isfinite, numbers)) or not low <= value <= high:
-        raise ValueError(f"curve: {name!r} has {numbers}, expected finite x, median, low, high with the median between")
+        raise ValueError(
+            f"curve: {name!r} has {numbers}, expected finite x, median, low, high with the median between"
+        )
     if ("x" in log and x <= 0) or ("y" in log and low <= 0):
         raise ValueError(f"curve: {name!r} has {numbers}, a log axis holds only what is above 0")
     return numbers
@@ -132,20 +157,28 @@ def _cell(point):
 
 
 def _svg(figure):
-    """A figure as light SVG: text stays text, and its colours are the palette's CSS variables, light or dark."""
+    """A figure as light SVG: text stays text, and its colours are the palette's CSS variables,
+    light or dark."""
     from matplotlib import rc_context
 
     file = io.StringIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "qwenlab"}):
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     svg = re.sub(r"\s*\n\s*", " ", file.getvalue())
-    dropped = (  # what a page does not need, or must not have: rules for every element, ids that repeat
+    # what a page does not need, or must not have: rules for every element, ids that repeat
+    dropped = (
         "^.*?(?=<svg)", "(?<=<svg ).*?(?=viewBox)", "<metadata>.*?</metadata>", "<style.*?</style>", "<!--.*?-->",
         r'(?<=<g) id="[\w.]+"', ' clip-path="[^"]*"', '(?<=[\\d"]) style="fill: (?!none)[^"]*"(?=/>)',
         "font-family: [^;]*; ?", r' transform="rotate\(-0 [^"]*"', r"(?<=\.\d\d)\d+(?![^<>]*</text>)",
     )  # fmt: skip
     svg = re.sub("|".join(dropped), "", svg)
-    svg = re.sub(r'(<path id="m[^>]*style=")stroke: ([^;"]+)', r"\1fill: \2; stroke: \2", svg)  # for every <use>
+    svg = re.sub(
+        r'(<path id="m[^>]*style=")stroke: ([^;"]+)', r"\1fill: \2; stroke: \2", svg
+    )  # for every <use>
     for name, colour in palette.LIGHT.items():
-        svg = svg.replace(colour, f"var(--qwl-{name})") if name.startswith(("curve", "muted", "ink", "line")) else svg
+        svg = (
+            svg.replace(colour, f"var(--qwl-{name})")
+            if name.startswith(("curve", "muted", "ink", "line"))
+            else svg
+        )
     return svg

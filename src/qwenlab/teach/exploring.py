@@ -1,7 +1,8 @@
-"""`explore`: a picture with controls. Live it asks the kernel; in the built page every state is already there.
+"""`explore`: a picture with controls. Live it asks the kernel; in the built page every state is
+already there.
 
-One thing says that a page is being built: the environment variable QWENLAB_PAGE, set by `sphinx_page`.
-"""
+One thing says that a page is being built: the environment variable QWENLAB_PAGE, set by
+`sphinx_page`."""
 
 import itertools
 import json
@@ -21,7 +22,8 @@ _ids = itertools.count(1)
 
 @dataclass(frozen=True)
 class Control:
-    """One argument of draw: its name, the values it takes, and how it is set (slider, checkbox, radio, menu)."""
+    """One argument of draw: its name, the values it takes, and how it is set (slider, checkbox,
+    radio, menu)."""
 
     name: str
     values: list
@@ -33,14 +35,14 @@ class Control:
 
 
 def explore(draw, **controls):
-    """Show draw(...) with one control for each argument; the first value of each control is where it starts.
+    """Show draw(...) with one control for each argument; the first value of each control is where
+    it starts.
 
-    draw returns a picture (anything with `_repr_html_`), a matplotlib figure or a string.
-    controls: a range or a list of numbers gives a slider; True or False a checkbox; up to four short strings
-        buttons; any other list a menu.
-    Live it returns an ipywidgets box. While a page is built (QWENLAB_PAGE) it returns HTML that holds every state.
-    Raises ValueError for a control without values and, in a page, for more than 60 states a widget or 400 kB a page.
-    """
+    draw returns a picture (anything with `_repr_html_`), a matplotlib figure or a string. controls:
+    a range or a list of numbers gives a slider; True or False a checkbox; up to four short strings
+        buttons; any other list a menu. Live it returns an ipywidgets box. While a page is built
+    (QWENLAB_PAGE) it returns HTML that holds every state. Raises ValueError for a control without
+    values and, in a page, for more than 60 states a widget or 400 kB a page."""
     controls = [_control(name, values) for name, values in controls.items()]
     if os.environ.get("QWENLAB_PAGE"):
         return _page(draw, controls)
@@ -67,14 +69,19 @@ def _control(name, values):
 
 
 def _words(controls, state):
-    return ", ".join(f"{control.label}: {value}" for control, value in zip(controls, state, strict=True))
+    return ", ".join(
+        f"{control.label}: {value}" for control, value in zip(controls, state, strict=True)
+    )
 
 
 def _draw(draw, controls, state):
-    """One state as HTML without our style sheet. Figures that draw leaves open are closed; an unreturned one counts."""
+    """One state as HTML without our style sheet. Figures that draw leaves open are closed; an
+    unreturned one counts."""
     before = _open_figures()
     try:
-        shown = draw(**{control.name: value for control, value in zip(controls, state, strict=True)})
+        shown = draw(
+            **{control.name: value for control, value in zip(controls, state, strict=True)}
+        )
         if shown is None and _open_figures() - before:
             shown = sys.modules["matplotlib.pyplot"].gcf()
         return bare_html(shown)
@@ -92,9 +99,13 @@ def _live(draw, controls, widgets):
     """Core widgets only, present in ipywidgets 7.7 and in 8. One HTML widget holds the one picture."""
     made = []
     for control in controls:
-        options = [(str(value), i) for i, value in enumerate(control.values)]  # the index, so any value will do
+        options = [
+            (str(value), i) for i, value in enumerate(control.values)
+        ]  # the index, so any value will do
         if control.kind == "slider":
-            made.append(widgets.SelectionSlider(options=options, value=0, description=control.label))
+            made.append(
+                widgets.SelectionSlider(options=options, value=0, description=control.label)
+            )
         elif control.kind == "checkbox":
             made.append(widgets.Checkbox(value=control.values[0], description=control.label))
         elif control.kind == "radio":
@@ -111,7 +122,9 @@ def _live(draw, controls, widgets):
         ]
         try:
             html = _draw(draw, controls, state)
-        except Exception as error:  # a reader's own draw: the widget says what went wrong and stays alive
+        except (
+            Exception
+        ) as error:  # a reader's own draw: the widget says what went wrong and stays alive
             line = f"{_words(controls, state)}: {type(error).__name__}: {error}"
             html = f'<div class="qwl qwl-bad">{escape(" ".join(line.split()))}</div>'
         picture.value = STYLE + html
@@ -123,12 +136,15 @@ def _live(draw, controls, widgets):
 
 
 def _page(draw, controls):
-    """Every state, computed now. Equal pictures are stored once; <template>s cost nothing until they are shown."""
+    """Every state, computed now. Equal pictures are stored once; <template>s cost nothing until
+    they are shown."""
     global _spent
     states = list(itertools.product(*(control.values for control in controls)))
     if len(states) > MAX_STATES:
         counts = " x ".join(f"{len(control.values)} {control.label}" for control in controls)
-        raise ValueError(f"explore: {len(states)} states ({counts}), a page holds at most {MAX_STATES} a widget")
+        raise ValueError(
+            f"explore: {len(states)} states ({counts}), a page holds at most {MAX_STATES} a widget"
+        )
     pictures, which = [], []
     for state in states:
         html = _draw(draw, controls, state)
@@ -156,7 +172,8 @@ def _page(draw, controls):
 
 
 def _input(control, name):
-    """A native input, so that the keyboard works as everywhere. Its value is the index of the control's value."""
+    """A native input, so that the keyboard works as everywhere. Its value is the index of the
+    control's value."""
     label, last = escape(control.label), len(control.values) - 1
     texts = [escape(str(value)) for value in control.values]
     if control.kind == "slider":
@@ -179,8 +196,12 @@ def _input(control, name):
 
 
 def _script(name, controls, which):
-    """Reads the controls, finds the picture of that state and shows a copy of it. `which` maps a state to a picture."""
-    data = [[control.kind, control.label, [str(value) for value in control.values]] for control in controls]
+    """Reads the controls, finds the picture of that state and shows a copy of it. `which` maps a
+    state to a picture."""
+    data = [
+        [control.kind, control.label, [str(value) for value in control.values]]
+        for control in controls
+    ]
     data = json.dumps(data).replace("</", "<\\/")
     return f"""(()=>{{
 const root=document.getElementById("{name}"),controls={data},which={json.dumps(which)};

@@ -1,4 +1,5 @@
-"""`heatmap`: a matrix with tokens on its axes and its values readable, as an HTML table or a matplotlib figure."""
+"""`heatmap`: a matrix with tokens on its axes and its values readable, as an HTML table or a
+matplotlib figure."""
 
 import math
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from qwenlab.teach.pictures import Html
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its text, its kind (a CSS class of the palette), and for numbers a level from 0 to 100."""
+    """One cell: its text, its kind (a CSS class of the palette), and for numbers a level from 0 to
+    100."""
 
     text: str
-    kind: str  # t token, p pad, a allowed, m masked, n NaN, v number >= 0, g number < 0; steps: see timelines
+    # t token, p pad, a allowed, m masked, n NaN, v number >= 0, g number < 0; steps: see timelines
+    kind: str
     level: int = 0
 
     @property
@@ -24,7 +27,8 @@ class Cell:
 
 
 class Heatmap(Html):
-    """What `heatmap` returns: shows itself as HTML, prints as text, and `.figure()` is its matplotlib form."""
+    """What `heatmap` returns: shows itself as HTML, prints as text, and `.figure()` is its
+    matplotlib form."""
 
     def __init__(self, cells, rows, columns, title, alt, marked, focus=False):
         self.cells, self.rows, self.columns, self.title, self.alt = cells, rows, columns, title, alt
@@ -53,17 +57,27 @@ class Heatmap(Html):
         )
 
     def _focus(self, row):
-        """Attributes of a row that mouse, finger and keyboard can pick, and what a screen reader then says."""
+        """Attributes of a row that mouse, finger and keyboard can pick, and what a screen reader
+        then says."""
         if not self.focus:
             return ""
-        seen = [label for label, cell in zip(self.columns, self.cells[row], strict=True) if cell.kind == "a"]
+        seen = [
+            label
+            for label, cell in zip(self.columns, self.cells[row], strict=True)
+            if cell.kind == "a"
+        ]
         return f' tabindex="0" aria-label="{escape(self.rows[row])} sees {escape(", ".join(seen) or "nothing")}"'
 
     def _plain(self):
         table = [["", *self.columns]]
-        table += [[label, *(cell.text for cell in row)] for label, row in zip(self.rows, self.cells, strict=True)]
+        table += [
+            [label, *(cell.text for cell in row)]
+            for label, row in zip(self.rows, self.cells, strict=True)
+        ]
         widths = [max(len(line[k]) for line in table) for k in range(len(table[0]))]
-        lines = ["  ".join(text.rjust(w) for text, w in zip(line, widths, strict=True)) for line in table]
+        lines = [
+            "  ".join(text.rjust(w) for text, w in zip(line, widths, strict=True)) for line in table
+        ]
         return "\n".join(([self.title] if self.title else []) + lines)
 
     def figure(self):
@@ -92,34 +106,46 @@ class Heatmap(Html):
                     j + 0.5, i + 0.52, _plain_math(cell.text), ha="center", va="center", fontsize=9, family="monospace",
                     color=palette.ink_on(cell.colour), weight=weight, zorder=3,
                 )  # fmt: skip
-        axes.set(xlim=(0, len(self.columns)), ylim=(len(self.rows), 0), title=_plain_math(self.title))
-        axes.set_xticks([j + 0.5 for j in range(len(self.columns))], [_plain_math(c) for c in self.columns])
-        axes.set_yticks([i + 0.5 for i in range(len(self.rows))], [_plain_math(r) for r in self.rows])
+        axes.set(
+            xlim=(0, len(self.columns)), ylim=(len(self.rows), 0), title=_plain_math(self.title)
+        )
+        axes.set_xticks(
+            [j + 0.5 for j in range(len(self.columns))], [_plain_math(c) for c in self.columns]
+        )
+        axes.set_yticks(
+            [i + 0.5 for i in range(len(self.rows))], [_plain_math(r) for r in self.rows]
+        )
         axes.tick_params(length=0, labeltop=True, labelbottom=False, colors=palette.LIGHT["muted"])
         axes.spines[:].set_visible(False)
         close(figure)  # it shows once, as the cell's value; none stay open
         return figure
 
 
-def heatmap(values, rows=None, columns=None, *, title="", alt=None, pads=None, marked=(), focus=False):
+def heatmap(
+    values, rows=None, columns=None, *, title="", alt=None, pads=None, marked=(), focus=False
+):
     """Draw a matrix: rows are requests, columns are positions, steps or keys.
 
-    values: (R, C) tensor, array or nested lists. bool: a mask, True (may attend, real) light and False dark.
-        int or str: tokens, ids or positions, filled cells with their text. float: numbers on the scale from 0 to the
-        largest absolute value; NaN says NaN, -inf is a dark cell that says -inf.
-    rows, columns: R and C labels (default: 0, 1, 2, ...). pads: (R, C) bool, True = this cell is a pad (hatched).
-    alt: one sentence for readers who do not see it (default: the title and the size). marked: cells (row, column) to
-    outline. focus: the rows of a mask can be hovered, touched or reached by keyboard, and the page outlines what such
-    a row may see and underlines those columns (at most 12 columns; other forms show the cells alone).
-    Raises ValueError for anything that is not a matrix, or labels of another length.
-    """
+    values: (R, C) tensor, array or nested lists. bool: a mask, True (may attend, real) light and
+    False dark.
+        int or str: tokens, ids or positions, filled cells with their text. float: numbers on the
+        scale from 0 to the largest absolute value; NaN says NaN, -inf is a dark cell that says
+        -inf.
+    rows, columns: R and C labels (default: 0, 1, 2, ...). pads: (R, C) bool, True = this cell is a
+    pad (hatched). alt: one sentence for readers who do not see it (default: the title and the
+    size). marked: cells (row, column) to outline. focus: the rows of a mask can be hovered, touched
+    or reached by keyboard, and the page outlines what such a row may see and underlines those
+    columns (at most 12 columns; other forms show the cells alone). Raises ValueError for anything
+    that is not a matrix, or labels of another length."""
     values = _matrix(values, "values")
     height, width = len(values), len(values[0])
     rows = _labels(rows, height, "rows")
     columns = _labels(columns, width, "columns")
     pads = [[False] * width] * height if pads is None else _matrix(pads, "pads")
     if (len(pads), len(pads[0])) != (height, width):
-        raise ValueError(f"heatmap: pads is {len(pads)} x {len(pads[0])}, values are {height} x {width}")
+        raise ValueError(
+            f"heatmap: pads is {len(pads)} x {len(pads[0])}, values are {height} x {width}"
+        )
     flat = [v for row in values for v in row]
     if any(isinstance(v, float) for v in flat):
         flat = [float(v) for v in flat]
@@ -149,7 +175,13 @@ def _cell(value, pad, largest):
 def _number(value):
     if value == 0 or value == math.inf:
         return "0" if value == 0 else "inf"
-    return f"{value:.2f}" if 0.01 <= abs(value) < 100 else f"{value:.1e}" if abs(value) < 0.01 else f"{value:.4g}"
+    return (
+        f"{value:.2f}"
+        if 0.01 <= abs(value) < 100
+        else f"{value:.1e}"
+        if abs(value) < 0.01
+        else f"{value:.4g}"
+    )
 
 
 def token_text(text):
@@ -166,19 +198,25 @@ def _matrix(values, name):
     """Tensor, array or nested lists -> lists of Python values, all of one length."""
     shape = getattr(values, "shape", None)
     if shape is not None and len(shape) != 2:
-        raise ValueError(f"heatmap: {name} must be a matrix, got shape {tuple(shape)}; pick one, as in mask[0, 0]")
+        raise ValueError(
+            f"heatmap: {name} must be a matrix, got shape {tuple(shape)}; pick one, as in mask[0, 0]"
+        )
     values = values.tolist() if hasattr(values, "tolist") else list(values)
     values = [row.tolist() if hasattr(row, "tolist") else list(row) for row in values]
     if not values or not values[0]:
         raise ValueError(f"heatmap: {name} is empty, there is nothing to draw")
     for i, row in enumerate(values):
         if len(row) != len(values[0]):
-            raise ValueError(f"heatmap: row {i} of {name} has {len(row)} cells, row 0 has {len(values[0])}")
+            raise ValueError(
+                f"heatmap: row {i} of {name} has {len(row)} cells, row 0 has {len(values[0])}"
+            )
     return values
 
 
 def _labels(labels, count, name):
     labels = [str(label) for label in (range(count) if labels is None else labels)]
     if len(labels) != count:
-        raise ValueError(f"heatmap: {len(labels)} labels in {name}, but the matrix has {count} {name}")
+        raise ValueError(
+            f"heatmap: {len(labels)} labels in {name}, but the matrix has {count} {name}"
+        )
     return [token_text(label) for label in labels]

@@ -1,4 +1,5 @@
-"""What takes too long for a page is run beforehand, by a script, and its numbers are kept with the package."""
+"""What takes too long for a page is run beforehand, by a script, and its numbers are kept with the
+package."""
 
 from pathlib import Path
 
@@ -12,7 +13,8 @@ class StoredError(QwenlabError):
 
 
 def stored(name: str) -> dict:
-    """The stored results `name`, where `provenance` says which command made them, when, and on what machine.
+    """The stored results `name`, where `provenance` says which command made them, when, and on what
+    machine.
 
     Raises StoredError, listing the names that there are.
     """

@@ -1,11 +1,12 @@
-"""The one palette and the one visual language: CSS variables for HTML, the same values for matplotlib.
+"""The one palette and the one visual language: CSS variables for HTML, the same values for
+matplotlib.
 
-A real token is a filled cell with its text. A pad is a pale hatched cell. A masked pair is a dark cell, an allowed
-one light. NaN is a cell that says NaN in ALARM, which nothing else uses. A prefill step is a dark cell with ▸, a decode
-step a plain one, a wasted step is cross-hatched with ×, an idle one empty and dashed. Colour is never the only signal:
-every cell has its text, pads and wasted steps are hatched, curves differ by marker and line style. Hues are told apart
-by colour-blind readers (blue against amber, as in Okabe and Ito, "Color Universal Design", 2008).
-"""
+A real token is a filled cell with its text. A pad is a pale hatched cell. A masked pair is a dark
+cell, an allowed one light. NaN is a cell that says NaN in ALARM, which nothing else uses. A prefill
+step is a dark cell with ▸, a decode step a plain one, a wasted step is cross-hatched with ×, an
+idle one empty and dashed. Colour is never the only signal: every cell has its text, pads and wasted
+steps are hatched, curves differ by marker and line style. Hues are told apart by colour-blind
+readers (blue against amber, as in Okabe and Ito, "Color Universal Design", 2008)."""
 
 LIGHT = {
     "ink": "#1c2127",  # text
@@ -49,11 +50,13 @@ DARK = LIGHT | {
     "curve-2": "#c3cad2",
     "curve-3": "#62c9c0",
 }
-# Kinds of cells by their CSS class -> colour, and those that are hatched in print -> (pattern, colour).
+# Kinds of cells by their CSS class -> colour, and those that are hatched in print -> (pattern,
+# colour).
 KINDS = {"t": "token", "p": "pad", "a": "allowed", "m": "masked", "n": "alarm"}
 KINDS |= {"f": "prefill", "d": "token", "u": "wasted", "i": "paper", "o": "paper"}
 HATCHES = {"p": ("////", "hatch"), "u": ("xxxx", "cross")}
-# Numbers keep one scale in both themes: from LOW at 0 to PLUS or MINUS at the largest absolute value.
+# Numbers keep one scale in both themes: from LOW at 0 to PLUS or MINUS at the largest absolute
+# value.
 LOW, PLUS, MINUS = "#e8eef5", "#00498a", "#a85800"
 
 
@@ -63,7 +66,8 @@ def rgb(colour):
 
 
 def mix(level, high):
-    """The colour `level` (0 to 100) per cent of the way from LOW to `high`, as CSS color-mix(in srgb) computes it."""
+    """The colour `level` (0 to 100) per cent of the way from LOW to `high`, as CSS color-mix(in
+    srgb) computes it."""
     pairs = zip(rgb(LOW), rgb(high), strict=True)
     return "#" + "".join(f"{round(255 * (a + (b - a) * level / 100)):02x}" for a, b in pairs)
 
@@ -83,15 +87,25 @@ def _variables(colours):
     return "".join(f"--qwl-{name}:{value};" for name, value in colours.items())
 
 
-# Who says that the page is dark: the book theme, JupyterLab, Colab, VS Code; else the reader's system.
-_DARK_PAGES = ("html[data-theme=dark]", "body[data-jp-theme-light=false]", "html[theme=dark]", "body.vscode-dark")
+# Who says that the page is dark: the book theme, JupyterLab, Colab, VS Code; else the reader's
+# system.
+_DARK_PAGES = (
+    "html[data-theme=dark]",
+    "body[data-jp-theme-light=false]",
+    "html[theme=dark]",
+    "body.vscode-dark",
+)
 _UNSAID = "html:not([data-theme=light]):not([data-theme=dark]) body:not([data-jp-theme-light]):not(.vscode-light)"
 
-# A mask's picked row outlines what it may see and names those columns: CSS counts them one by one, 12 are enough.
+# A mask's picked row outlines what it may see and names those columns: CSS counts them one by one,
+# 12 are enough.
 _PICKED = "tr:is(:hover,:focus)"
-_SEEN = ",".join(f".see:has({_PICKED}>:nth-child({n}).a)>thead th:nth-child({n})" for n in range(2, 14))
+_SEEN = ",".join(
+    f".see:has({_PICKED}>:nth-child({n}).a)>thead th:nth-child({n})" for n in range(2, 14)
+)
 
-# Class names are doubled (.qwl.qwl) so that they win over the table rules of the book theme and of JupyterLab.
+# Class names are doubled (.qwl.qwl) so that they win over the table rules of the book theme and of
+# JupyterLab.
 STYLE = f"""<style>
 .qwl{{{_variables(LIGHT)}}}
 @media(prefers-color-scheme:dark){{{_UNSAID} .qwl{{{_variables(DARK)}}}}}

@@ -1,4 +1,5 @@
-"""How anything that a lesson shows becomes HTML: pictures of ours, matplotlib figures with alt text, plain strings."""
+"""How anything that a lesson shows becomes HTML: pictures of ours, matplotlib figures with alt
+text, plain strings."""
 
 import base64
 import io
@@ -22,13 +23,16 @@ class Html:
 
 
 def image(figure, alt):
-    """A matplotlib figure as a small PNG that carries its alt text. The figure is closed, so none pile up."""
+    """A matplotlib figure as a small PNG that carries its alt text. The figure is closed, so none
+    pile up."""
     png = io.BytesIO()
     figure.savefig(png, format="png", dpi=90, bbox_inches="tight", facecolor="white")
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close(figure)
     data = base64.b64encode(png.getvalue()).decode()
-    return Html(f'<div class="qwl"><img alt="{escape(alt)}" src="data:image/png;base64,{data}"></div>', alt)
+    return Html(
+        f'<div class="qwl"><img alt="{escape(alt)}" src="data:image/png;base64,{data}"></div>', alt
+    )
 
 
 def side_by_side(*pictures):
@@ -40,9 +44,8 @@ def side_by_side(*pictures):
 def bare_html(shown):
     """The HTML of anything showable, without our style sheet (the caller emits that once).
 
-    Showable: an object with `_repr_html_`, a matplotlib figure, a string (shown as text, line by line).
-    Raises TypeError for anything else.
-    """
+    Showable: an object with `_repr_html_`, a matplotlib figure, a string (shown as text, line by
+    line). Raises TypeError for anything else."""
     if isinstance(shown, str):
         return f'<div class="qwl" style="white-space:pre-wrap">{escape(shown)}</div>'
     html = getattr(shown, "_repr_html_", lambda: None)()

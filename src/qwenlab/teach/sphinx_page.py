@@ -1,12 +1,12 @@
-"""Sphinx extension for the book: kernels learn that a page is being built, no page shows what an old library did, and
-old addresses lead on.
+"""Sphinx extension for the book: kernels learn that a page is being built, no page shows what an
+old library did, and old addresses lead on.
 
-- While the book is built, kernels inherit QWENLAB_PAGE, so `explore` writes every state into the page, and compute with
-  one thread: several make the tiny models slower.
-- Executed cells are kept by jupyter-cache, which looks at the notebooks only. When the library has changed since,
-  the cache is dropped and every page is read again.
-- `qwenlab_moved` in _config.yml names pages by their old and new places. At each old address a small page leads on.
-"""
+- While the book is built, kernels inherit QWENLAB_PAGE, so `explore` writes every state into the
+  page, and compute with one thread: several make the tiny models slower.
+- Executed cells are kept by jupyter-cache, which looks at the notebooks only. When the library has
+  changed since, the cache is dropped and every page is read again.
+- `qwenlab_moved` in _config.yml names pages by their old and new places. At each old address a
+small page leads on."""
 
 import hashlib
 import os
@@ -42,7 +42,9 @@ def setup(app):
             else:
                 os.environ[name] = value
 
-    app.add_config_value("qwenlab_library", "", "env")  # "env": another value, and every page is read again
+    app.add_config_value(
+        "qwenlab_library", "", "env"
+    )  # "env": another value, and every page is read again
     app.connect("config-inited", drop_stale_cache)
     app.add_config_value("qwenlab_moved", {}, "html")
     app.connect("build-finished", restore)

@@ -4,12 +4,14 @@ from collections import Counter
 
 from qwenlab.teach.heatmaps import Cell, Heatmap, token_text
 
-# Kind of a step -> its class in the palette, and the sign before the name: the four differ without any colour.
+# Kind of a step -> its class in the palette, and the sign before the name: the four differ without
+# any colour.
 KINDS = {"prefill": ("f", "▸"), "decode": ("d", ""), "wasted": ("u", "×"), "idle": ("i", "·")}
 
 
 class Timeline(Heatmap):
-    """What `timeline` returns: a Heatmap whose cells are steps, with a legend that counts each kind."""
+    """What `timeline` returns: a Heatmap whose cells are steps, with a legend that counts each
+    kind."""
 
     def __init__(self, cells, rows, columns, title, alt, counts):
         self.counts = counts  # {"prefill": row-steps, ...}
@@ -20,7 +22,9 @@ class Timeline(Heatmap):
             f'<td class="{KINDS[kind][0]}">{KINDS[kind][1] or "&nbsp;"}</td><th>{kind}: {count}</th>'
             for kind, count in self.counts.items()
         )
-        legend = f'<table class="qwl-grid" role="presentation"><tbody><tr>{legend}</tr></tbody></table>'
+        legend = (
+            f'<table class="qwl-grid" role="presentation"><tbody><tr>{legend}</tr></tbody></table>'
+        )
         grid = super()._body().replace('"qwl-grid', '"qwl-grid steps', 1)
         return grid.replace("</figure>", f'<div class="qwl-box">{legend}</div></figure>')
 
@@ -38,15 +42,15 @@ class Timeline(Heatmap):
 def timeline(run, *, by="slot", names=None, said=None, title="", alt=None):
     """Draw a run of the generation loop: one line a slot (or request), one column a step.
 
-    run: the list of events of `result.stats`, or that Stats or Result itself. An event is (step, slot, request,
-        kind); a part of the list draws that part.
-    by: "slot" (rows of the state) or "request". names: what request i is called in the cells (default: its number).
-    said: said[i] lists what request i sampled, in order; its cells then show that in place of its name.
-    A cell shows ▸ before a prefill and × before a wasted step; an idle slot is a dashed cell, empty but for a request
-    that waits in it for others to read what they share. A prompt that is read in parts says nothing before the last.
-    A request that was in no slot at a step has no cell there.
-    Raises ValueError for an empty list, an unknown kind or `by`, and a request without a name.
-    """
+    run: the list of events of `result.stats`, or that Stats or Result itself. An event is (step,
+    slot, request,
+        kind); a part of the list draws that part. by: "slot" (rows of the state) or "request".
+    names: what request i is called in the cells (default: its number). said: said[i] lists what
+    request i sampled, in order; its cells then show that in place of its name. A cell shows ▸
+    before a prefill and × before a wasted step; an idle slot is a dashed cell, empty but for a
+    request that waits in it for others to read what they share. A prompt that is read in parts says
+    nothing before the last. A request that was in no slot at a step has no cell there. Raises
+    ValueError for an empty list, an unknown kind or `by`, and a request without a name."""
     events = list(getattr(getattr(run, "stats", run), "events", run))
     if not events:
         raise ValueError("timeline: there are no events to draw")
@@ -56,8 +60,14 @@ def timeline(run, *, by="slot", names=None, said=None, title="", alt=None):
     lines, sampled, partly = {}, Counter(), _partly(events)
     for step, slot, request, kind in events:
         if kind not in KINDS:
-            raise ValueError(f"timeline: step {step}, slot {slot} is {kind!r}, expected one of {', '.join(KINDS)}")
-        text = "" if request is None else str(_of(names, request, "names") if names is not None else request)
+            raise ValueError(
+                f"timeline: step {step}, slot {slot} is {kind!r}, expected one of {', '.join(KINDS)}"
+            )
+        text = (
+            ""
+            if request is None
+            else str(_of(names, request, "names") if names is not None else request)
+        )
         if said is not None and kind in ("prefill", "decode") and (step, slot) not in partly:
             text = str(_of(_of(said, request, "said"), sampled[request], f"said[{request}]"))
             sampled[request] += 1
@@ -69,12 +79,16 @@ def timeline(run, *, by="slot", names=None, said=None, title="", alt=None):
     counts = {kind: counts[kind] for kind in KINDS}
     cells = [[lines[key].get(step, Cell("", "o")) for step in steps] for key in sorted(lines)]
     labels = [f"{by} {names[key] if names and by == 'request' else key}" for key in sorted(lines)]
-    alt = alt or f"{title or 'Timeline'}: {len(lines)} {by}s over {len(steps)} steps; {_legend(counts)}."
+    alt = (
+        alt
+        or f"{title or 'Timeline'}: {len(lines)} {by}s over {len(steps)} steps; {_legend(counts)}."
+    )
     return Timeline(cells, labels, [str(step) for step in steps], title, alt, counts)
 
 
 def _partly(events):
-    """The (step, slot) of prefills that the same request followed up by another: they read a part and said nothing."""
+    """The (step, slot) of prefills that the same request followed up by another: they read a part
+    and said nothing."""
     after, partly = {}, set()
     for step, slot, request, kind in reversed(events):
         if kind == "prefill" and after.get(request) == "prefill":
@@ -85,7 +99,9 @@ def _partly(events):
 
 
 def _legend(counts):
-    return ", ".join(f"{(KINDS[kind][1] + ' ' + kind).strip()}: {count}" for kind, count in counts.items())
+    return ", ".join(
+        f"{(KINDS[kind][1] + ' ' + kind).strip()}: {count}" for kind, count in counts.items()
+    )
 
 
 def _of(values, i, name):

@@ -1,4 +1,5 @@
-"""Files of prompts: .txt with one prompt a line, or .jsonl with {"prompt": ...} or {"messages": [...]} a line."""
+"""Files of prompts: .txt with one prompt a line, or .jsonl with {"prompt": ...} or {"messages":
+[...]} a line."""
 
 import json
 import os
@@ -43,7 +44,11 @@ def read_prompts(path) -> tuple[list[Prompt], int]:
         raise PromptFileError(f"{path}: expected a .txt (one prompt a line) or a .jsonl file")
     content = text_of(path, PromptFileError)
     lines = [line.removesuffix("\r") for line in content.removesuffix("\n").split("\n")]
-    prompts = [read(number, line, f"{path} line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+    prompts = [
+        read(number, line, f"{path} line {number}")
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
     if not prompts:
         raise PromptFileError(f"{path}: no prompt in it")
     return prompts, len(lines) - len(prompts)
@@ -65,35 +70,47 @@ def read_json_line(number: int, line: str, place: str) -> Prompt:
             raise PromptFileError(f"{place}: {problem}") from None
         return Prompt(number, entry["messages"], plain=False)
     if not isinstance(entry["prompt"], str) or not entry["prompt"]:
-        raise PromptFileError(f"{place}: prompt is {entry['prompt']!r}, expected a string that is not empty")
+        raise PromptFileError(
+            f"{place}: prompt is {entry['prompt']!r}, expected a string that is not empty"
+        )
     return Prompt(number, [{"role": "user", "content": entry["prompt"]}])
 
 
 def encode_prompts(
     prompts: list[Prompt], path, tokenizer, limit: int, thinking: bool = True, raw: bool = False
 ) -> list[list[int]]:
-    """Token ids of every prompt, through the checkpoint's chat template or, if `raw`, of its bare text.
+    """Token ids of every prompt, through the checkpoint's chat template or, if `raw`, of its bare
+    text.
 
-    limit: the model's context in tokens. Raises PromptFileError, naming the line, for a prompt that leaves no room
-    for an answer, that the template refuses, or that needs a template where none is to be used.
-    """
+    limit: the model's context in tokens. Raises PromptFileError, naming the line, for a prompt that
+    leaves no room for an answer, that the template refuses, or that needs a template where none is
+    to be used."""
     encoded = []
     for prompt in prompts:
         place = f"{path} line {prompt.line}"
         if raw and not prompt.plain:
-            raise PromptFileError(f"{place}: messages need the chat template, which --raw leaves out")
+            raise PromptFileError(
+                f"{place}: messages need the chat template, which --raw leaves out"
+            )
         try:
-            ids = tokenizer.encode(prompt.text) if raw else tokenizer.chat(prompt.messages, thinking=thinking)
+            ids = (
+                tokenizer.encode(prompt.text)
+                if raw
+                else tokenizer.chat(prompt.messages, thinking=thinking)
+            )
         except QwenlabError as problem:
             raise PromptFileError(f"{place}: {problem}") from None
         if not 0 < len(ids) < limit:
-            raise PromptFileError(f"{place}: {len(ids)} tokens, expected 1 to {limit - 1} in a context of {limit}")
+            raise PromptFileError(
+                f"{place}: {len(ids)} tokens, expected 1 to {limit - 1} in a context of {limit}"
+            )
         encoded.append(ids)
     return encoded
 
 
 def check_writable(path: str | Path, prompts: str | Path) -> None:
-    """Refuses a place where no file can be written, before hours of work end there. Raises PromptFileError.
+    """Refuses a place where no file can be written, before hours of work end there. Raises
+    PromptFileError.
 
     Nor may it be what a new file would destroy: a device, a pipe, the file of `prompts`.
     """
@@ -121,7 +138,8 @@ def write_answers(
     texts: list[str],
     comparisons: list,
 ) -> None:
-    """One JSON object a prompt: what was asked, the answer, and how it compares with the answer alone, if known.
+    """One JSON object a prompt: what was asked, the answer, and how it compares with the answer
+    alone, if known.
 
     The file appears whole or not at all. Raises PromptFileError if it can't be written.
     """

@@ -1,8 +1,8 @@
-"""Jinja's sandbox as published chat templates expect it, with a bound on the work that one rendering may do.
+"""Jinja's sandbox as published chat templates expect it, with a bound on the work that one
+rendering may do.
 
-https://jinja.palletsprojects.com/en/stable/sandbox/ keeps a template from reaching the machine. It does not keep it
-from looping for ever, so its loops, calls and texts are counted.
-"""
+https://jinja.palletsprojects.com/en/stable/sandbox/ keeps a template from reaching the machine. It
+does not keep it from looping for ever, so its loops, calls and texts are counted."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -16,14 +16,15 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-# The work allowed to one rendering: a fixed part, and more for each character and message. A loop's turn costs 1,
-# a call 10 and the size of its arguments, a text that is put together its length.
+# The work allowed to one rendering: a fixed part, and more for each character and message. A loop's
+# turn costs 1, a call 10 and the size of its arguments, a text that is put together its length.
 WORK, WORK_PER_CHARACTER, WORK_PER_MESSAGE = 1_000_000, 30, 1000
 work_left: ContextVar[int] = ContextVar("work_left")
 
 
 def compiled(text: str) -> Template:
-    """A template, to be rendered within an `allowance`. Raises what Jinja or Python's compiler says about it."""
+    """A template, to be rendered within an `allowance`. Raises what Jinja or Python's compiler says
+    about it."""
     environment = Sandbox()
     tree = Counted().visit(environment.parse(text)).set_environment(environment)
     return environment.from_string(tree)
@@ -33,7 +34,9 @@ def compiled(text: str) -> Template:
 def allowance(messages: list[dict[str, str]]) -> Iterator[None]:
     """Allows one rendering of `messages` its work, which it may not exceed."""
     characters = sum(len(text) for message in messages for text in message.values())
-    before = work_left.set(WORK + WORK_PER_CHARACTER * characters + WORK_PER_MESSAGE * len(messages))
+    before = work_left.set(
+        WORK + WORK_PER_CHARACTER * characters + WORK_PER_MESSAGE * len(messages)
+    )
     try:
         yield
     finally:
@@ -41,17 +44,21 @@ def allowance(messages: list[dict[str, str]]) -> Iterator[None]:
 
 
 class Generation(Extension):
-    """`{% generation %}...{% endgeneration %}`: transformers' mark for assistant tokens; only its body is written."""
+    """`{% generation %}...{% endgeneration %}`: transformers' mark for assistant tokens; only its
+    body is written."""
 
     tags = frozenset(("generation",))
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
-        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+        return nodes.Scope(
+            parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line
+        )
 
 
 def work(amount: int) -> None:
-    """Charges `amount` to the template that is being rendered. Raises TemplateError once its allowance is spent."""
+    """Charges `amount` to the template that is being rendered. Raises TemplateError once its
+    allowance is spent."""
     left = work_left.get() - amount
     work_left.set(left)
     if left < 0:
@@ -59,21 +66,29 @@ def work(amount: int) -> None:
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """The environment published templates are written for: block trimming, break/continue, generation, three helpers.
+    """The environment published templates are written for: block trimming, break/continue,
+    generation, three helpers.
 
-    Loops, calls, filters, operators and output count as work. A filter's or call's result is counted once it exists,
-    so a huge text made in a single one (`center`, a width in a format) is bounded by memory alone.
-    """
+    Loops, calls, filters, operators and output count as work. A filter's or call's result is
+    counted once it exists, so a huge text made in a single one (`center`, a width in a format) is
+    bounded by memory alone."""
 
     intercepted_binops = frozenset(("+", "*", "**", "%"))
 
     def __init__(self):
         extensions = ["jinja2.ext.loopcontrols", Generation]
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=measured)
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=measured
+        )
         self.filters |= {"tojson": to_json, "qwenlab_turns": turns, "qwenlab_measured": measured}
-        self.globals |= {"raise_exception": refuse, "strftime_now": lambda form: datetime.now().strftime(form)}
+        self.globals |= {
+            "raise_exception": refuse,
+            "strftime_now": lambda form: datetime.now().strftime(form),
+        }
 
-    def call(self, context, function: Callable, /, *args, **kwargs):  # a template's arguments may have any name
+    def call(
+        self, context, function: Callable, /, *args, **kwargs
+    ):  # a template's arguments may have any name
         work(10 + sum(map(size, args)))
         return measured(super().call(context, function, *args, **kwargs))
 
@@ -129,9 +144,12 @@ def size(value) -> int:
 
 def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:
     """Plain JSON. Jinja's own filter would write < and > as escapes, meant for web pages."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def refuse(message: str):
-    """`raise_exception` of templates: their way to say that a conversation is not one they can write."""
+    """`raise_exception` of templates: their way to say that a conversation is not one they can
+    write."""
     raise TemplateError(message)

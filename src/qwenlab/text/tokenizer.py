@@ -1,9 +1,9 @@
-"""Text to token ids and back, from a checkpoint's tokenizer.json (byte-level BPE, as all Qwen models have it).
+"""Text to token ids and back, from a checkpoint's tokenizer.json (byte-level BPE, as all Qwen
+models have it).
 
-Control tokens (`<|im_start|>`, `<think>`, ...) are kept out of the encoder. It only ever sees text, so nothing
-that a user types can become one; only a chat template can write them. Other added tokens, such as the terms of a
-field, are ordinary text: the encoder turns each into its own id.
-"""
+Control tokens (`<|im_start|>`, `<think>`, ...) are kept out of the encoder. It only ever sees text,
+so nothing that a user types can become one; only a chat template can write them. Other added
+tokens, such as the terms of a field, are ordinary text: the encoder turns each into its own id."""
 
 import codecs
 import json
@@ -26,18 +26,18 @@ from qwenlab.text.chat_template import (
 from qwenlab.text.vocabulary import BYTE_OF, TokenizerError, is_control, refuse_ids
 
 FILE = "tokenizer.json"
-# In a run of whitespace the Qwen tokenizers' `\s*[\r\n]+` backtracks one character at a time; after ten million steps
-# the regex library gives up with a panic.
+# In a run of whitespace the Qwen tokenizers' `\s*[\r\n]+` backtracks one character at a time; after
+# ten million steps the regex library gives up with a panic.
 LONGEST_BLANK = 5_000_000
 
 
 class Tokenizer:
     """`encode`, `decode`, `chat` and `stream` over one checkpoint's vocabulary.
 
-    vocab_size: ids run from 0 to vocab_size - 1. control: {text: id} of the control tokens: those that tokenizer.json
-    marks special, and those written in angle brackets. pad_id: the id that fills up a batch; any would do, since masks
-    come from lengths and never from ids. eos_id: the id of the checkpoint's end-of-sequence token, or None.
-    """
+    vocab_size: ids run from 0 to vocab_size - 1. control: {text: id} of the control tokens: those
+    that tokenizer.json marks special, and those written in angle brackets. pad_id: the id that
+    fills up a batch; any would do, since masks come from lengths and never from ids. eos_id: the id
+    of the checkpoint's end-of-sequence token, or None."""
 
     def __init__(
         self,
@@ -48,8 +48,9 @@ class Tokenizer:
         source: str = FILE,
         eos_token: str | None = None,
     ):
-        """spec: the content of tokenizer.json. vocab_size: the model's, where it has more rows than the tokenizer
-        has tokens (Qwen3-0.6B: 151,936 for 151,669). Raises TokenizerError, naming `source`."""
+        """spec: the content of tokenizer.json. vocab_size: the model's, where it has more rows than
+        the tokenizer has tokens (Qwen3-0.6B: 151,936 for 151,669). Raises TokenizerError, naming
+        `source`."""
         self.source = source
         self.template = template
         try:
@@ -65,22 +66,38 @@ class Tokenizer:
             self.special = {token["id"] for token in added if token["special"]}
             learned = spec["model"]["vocab"]
             ids = {token["content"]: token["id"] for token in added}
-            refuse_ids([*learned.items(), *((token["content"], token["id"]) for token in added)], source)
-            # Learned tokens are spelled with one character per byte, added ones literally; a word may be both.
-            both = {text for text in ids if text in learned and BYTE_OF.keys() >= set(text)} - self.control.keys()
+            refuse_ids(
+                [*learned.items(), *((token["content"], token["id"]) for token in added)], source
+            )
+            # Learned tokens are spelled with one character per byte, added ones literally; a word
+            # may be both.
+            both = {
+                text for text in ids if text in learned and BYTE_OF.keys() >= set(text)
+            } - self.control.keys()
             self.literal = ids.keys() - both
             vocab = {text: id for text, id in learned.items() if text not in self.literal}
             self.text_of = {id: text for text, id in (vocab | ids).items()}
             self.vocab_size = max([vocab_size, *(id + 1 for id in self.text_of)])
             self.split = re.compile(f"({any_of(list(self.control))})").split
         except (KeyError, TypeError, AttributeError) as problem:
-            raise TokenizerError(f"{source}: not a tokenizer.json as expected ({problem!r})") from None
+            raise TokenizerError(
+                f"{source}: not a tokenizer.json as expected ({problem!r})"
+            ) from None
         for token in control:
-            if len(token["content"]) < 2 or token.get("lstrip") or token.get("rstrip") or token.get("single_word"):
-                raise TokenizerError(f"{source}: control token {token['content']!r} is of a kind that is not supported")
+            if (
+                len(token["content"]) < 2
+                or token.get("lstrip")
+                or token.get("rstrip")
+                or token.get("single_word")
+            ):
+                raise TokenizerError(
+                    f"{source}: control token {token['content']!r} is of a kind that is not supported"
+                )
         strange = set().union(*vocab) - BYTE_OF.keys()
         if strange:
-            raise TokenizerError(f"{source}: the vocabulary holds {min(strange)!r}, which stands for no byte")
+            raise TokenizerError(
+                f"{source}: the vocabulary holds {min(strange)!r}, which stands for no byte"
+            )
 
         self.pad_id = self.control.get(pad_token, 0)
         self.eos_id = (vocab | ids).get(eos_token)
@@ -96,67 +113,89 @@ class Tokenizer:
         path, settings_path = folder / FILE, folder / "tokenizer_config.json"
         spec = read_json(path, TokenizerError)
         settings = read_json(settings_path, TokenizerError) if settings_path.exists() else {}
-        pad_token, eos_token = (token_text(settings.get(name)) for name in ("pad_token", "eos_token"))
-        return cls(spec, ChatTemplate.from_folder(folder), pad_token, vocab_size, str(path), eos_token)
+        pad_token, eos_token = (
+            token_text(settings.get(name)) for name in ("pad_token", "eos_token")
+        )
+        return cls(
+            spec, ChatTemplate.from_folder(folder), pad_token, vocab_size, str(path), eos_token
+        )
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.source!r}, vocab_size={self.vocab_size}, {len(self.control)} control tokens)"
 
     def encode(self, text: str) -> list[int]:
-        """Ids of plain text: `<|im_end|>` in it gives the ids of its letters, never the control token.
+        """Ids of plain text: `<|im_end|>` in it gives the ids of its letters, never the control
+        token.
 
-        Raises TokenizerError if `text` is not a string, holds half a surrogate pair, or has more than five million
-        whitespace characters in a row.
-        """
+        Raises TokenizerError if `text` is not a string, holds half a surrogate pair, or has more
+        than five million whitespace characters in a row."""
         if not isinstance(text, str):
             raise TokenizerError(f"encode takes a string, not {type(text).__name__}")
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as problem:
-            raise TokenizerError(f"text holds half a surrogate pair at character {problem.start}") from None
+            raise TokenizerError(
+                f"text holds half a surrogate pair at character {problem.start}"
+            ) from None
         if len(text) > LONGEST_BLANK:
             refuse_long_blank(text)
         try:
             return self.encoder.encode(text, add_special_tokens=False).ids
         except BaseException as problem:
-            if type(problem).__name__ != "PanicException":  # no Exception, and no name of it is exported
+            if (
+                type(problem).__name__ != "PanicException"
+            ):  # no Exception, and no name of it is exported
                 raise
-            raise TokenizerError(f"{self.source}: tokenizers can't split this text ({problem})") from None
+            raise TokenizerError(
+                f"{self.source}: tokenizers can't split this text ({problem})"
+            ) from None
 
     def chat(self, messages: list[dict[str, str]], thinking: bool = True) -> list[int]:
         """Ids of a conversation, ending where the assistant's answer starts.
 
-        messages: [{"role": "system" | "user" | "assistant" | "tool", "content": str}, ...]; thinking: what the
-        template is told as `enable_thinking`. Control tokens inside the messages stay text, except the thinking
-        marks of an assistant. Raises ChatTemplateError, naming the message.
-        """
+        messages: [{"role": "system" | "user" | "assistant" | "tool", "content": str}, ...];
+        thinking: what the template is told as `enable_thinking`. Control tokens inside the messages
+        stay text, except the thinking marks of an assistant. Raises ChatTemplateError, naming the
+        message."""
         check_messages(messages)
         spare = spare_character(messages)
         return self._ids(self._render(messages, thinking, spare), spare)
 
     def next_turn(self, text: str, thinking: bool = True) -> list[int]:
-        """Ids that continue a conversation behind an answer: the answer's end, a user's `text`, the next one's start.
+        """Ids that continue a conversation behind an answer: the answer's end, a user's `text`, the
+        next one's start.
 
-        Behind the ids of `chat` and of an answer they make the ids of `chat` for the longer conversation, but that a
-        template may drop the thinking of earlier answers, closed empty blocks among it, which was read all the same.
-        """
+        Behind the ids of `chat` and of an answer they make the ids of `chat` for the longer
+        conversation, but that a template may drop the thinking of earlier answers, closed empty
+        blocks among it, which was read all the same."""
         turn = {"role": "user", "content": text}
         check_messages([turn])
         answer = spare_character([turn])
-        messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": answer}, turn]
+        messages = [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": answer},
+            turn,
+        ]
         spare = spare_character(messages)
         _, found, rest = self._render(messages, thinking, spare).partition(answer)
         if not found:
-            raise ChatTemplateError(f"{self.template.source}: the template leaves out an earlier answer")
+            raise ChatTemplateError(
+                f"{self.template.source}: the template leaves out an earlier answer"
+            )
         return self._ids(rest, spare)
 
     def _render(self, messages: list[dict[str, str]], thinking: bool, spare: str) -> str:
         if self.template is None:
-            raise ChatTemplateError(f"{self.source}: no chat template in this checkpoint; use generate --raw")
-        return self.template.render(guard(messages, list(self.control), ("<think>", "</think>"), spare), thinking)
+            raise ChatTemplateError(
+                f"{self.source}: no chat template in this checkpoint; use generate --raw"
+            )
+        return self.template.render(
+            guard(messages, list(self.control), ("<think>", "</think>"), spare), thinking
+        )
 
     def _ids(self, rendered: str, spare: str) -> list[int]:
-        """Ids of what a template wrote; `spare` is what keeps control tokens within messages from being any."""
+        """Ids of what a template wrote; `spare` is what keeps control tokens within messages from
+        being any."""
         ids = []
         for i, piece in enumerate(self.split(rendered)):  # text, control token, text, ..., text
             if i % 2:
@@ -166,12 +205,15 @@ class Tokenizer:
         return ids
 
     def decode(self, ids, skip_control: bool = False) -> str:
-        """Text of `ids`. Bytes that are not UTF-8 become U+FFFD; so does an id that the model has and the tokenizer
-        doesn't. skip_control leaves out the tokens that tokenizer.json marks special (not `<think>`).
+        """Text of `ids`. Bytes that are not UTF-8 become U+FFFD; so does an id that the model has
+        and the tokenizer doesn't. skip_control leaves out the tokens that tokenizer.json marks
+        special (not `<think>`).
 
         Raises TokenizerError for an id outside the vocabulary.
         """
-        return b"".join(self.bytes_of(id, skip_control) for id in ids).decode("utf-8", errors="replace")
+        return b"".join(self.bytes_of(id, skip_control) for id in ids).decode(
+            "utf-8", errors="replace"
+        )
 
     def stream(self, skip_control: bool = False) -> "Stream":
         """A decoder for ids that come one by one."""
@@ -221,8 +263,11 @@ def refuse_long_blank(text: str) -> None:
             )
 
 
-def encoder_without_control(spec: dict, vocab: dict[str, int], words: list[dict], source: str) -> tokenizers.Tokenizer:
-    """The library's tokenizer for text alone: no control tokens, no template of its own, nothing cut or padded."""
+def encoder_without_control(
+    spec: dict, vocab: dict[str, int], words: list[dict], source: str
+) -> tokenizers.Tokenizer:
+    """The library's tokenizer for text alone: no control tokens, no template of its own, nothing
+    cut or padded."""
     # The library renumbers added tokens unless its model has them too.
     vocab = vocab | {token["content"]: token["id"] for token in words}
     bare = {

@@ -1,4 +1,5 @@
-"""The entries of a tokenizer.json: what stands for a byte, what for a control token, and which ids are none."""
+"""The entries of a tokenizer.json: what stands for a byte, what for a control token, and which ids
+are none."""
 
 from qwenlab.errors import QwenlabError
 
@@ -8,27 +9,36 @@ class TokenizerError(QwenlabError):
 
 
 def byte_of_character() -> dict[str, int]:
-    """The table of byte-level BPE: each of the 256 bytes has a printable character that stands for it.
+    """The table of byte-level BPE: each of the 256 bytes has a printable character that stands for
+    it.
 
     Printable bytes stand for themselves; the others take the characters from 256 upwards, in order
     (GPT-2's `bytes_to_unicode`; Radford et al. 2019, section 2.2).
     """
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
     others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + i): byte for i, byte in enumerate(others)
+    }
 
 
 BYTE_OF = byte_of_character()
 
 
 def is_control(token: dict) -> bool:
-    """Whether an added token is a control token (`<|im_end|>`, `<think>`) rather than a word added as text."""
+    """Whether an added token is a control token (`<|im_end|>`, `<think>`) rather than a word added
+    as text."""
     text = token["content"]
     return token["special"] or (text.startswith("<") and text.endswith(">"))
 
 
 def refuse_ids(tokens: list[tuple[str, int]], source: str) -> None:
-    """Raises TokenizerError, naming the token, unless ids are whole numbers, one for each token and each its own."""
+    """Raises TokenizerError, naming the token, unless ids are whole numbers, one for each token and
+    each its own."""
     text_of, id_of = {}, {}
     for text, id in tokens:
         if isinstance(id, bool) or not isinstance(id, int) or not 0 <= id < 2**31:

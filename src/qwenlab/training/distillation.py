@@ -1,11 +1,12 @@
-"""Distillation: a student learns from a teacher's traces, the answers' tokens only, or from its probabilities there.
+"""Distillation: a student learns from a teacher's traces, the answers' tokens only, or from its
+probabilities there.
 
-The loss is the mean over answer tokens, so every token counts the same however a batch is cut. A mean of micro-batches'
-means is another number wherever their lengths differ; widely used trainers took that for the same until October 2024
-(https://huggingface.co/blog/gradient_accumulation). Two ways to learn: the teacher's token as the one right answer
-(sequence-level distillation, Kim and Rush 2016, arXiv:1606.07947), or the teacher's whole distribution at that place
-(Hinton et al. 2015, arXiv:1503.02531).
-"""
+The loss is the mean over answer tokens, so every token counts the same however a batch is cut. A
+mean of micro-batches' means is another number wherever their lengths differ; widely used trainers
+took that for the same until October 2024 (https://huggingface.co/blog/gradient_accumulation). Two
+ways to learn: the teacher's token as the one right answer (sequence-level distillation, Kim and
+Rush 2016, arXiv:1606.07947), or the teacher's whole distribution at that place (Hinton et al. 2015,
+arXiv:1503.02531)."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -34,15 +35,18 @@ from qwenlab.training.trainer import (
     token_logprobs,
 )
 
-POOL = 50  # rows of a batch should be of one length: so many batches are cut at once from rows sorted by length
+# rows of a batch should be of one length: so many batches are cut at once from rows sorted by
+# length
+POOL = 50
 WARM_UP = 20  # steps
 CHECK_EVERY = SAVE_EVERY = 50  # steps
 MOST_EPOCHS = 1e6
 
 
 class Distilled(NamedTuple):
-    """What a run did. `losses` are the held-out ones, in nats a token, by the number of steps before each; `dropped`
-    the numbers of the traces without an answer token; `padded` the share of pads; `metrics` a record a step."""
+    """What a run did. `losses` are the held-out ones, in nats a token, by the number of steps
+    before each; `dropped` the numbers of the traces without an answer token; `padded` the share of
+    pads; `metrics` a record a step."""
 
     losses: dict[int, float]
     dropped: list[int]
@@ -69,20 +73,23 @@ def distill(
     folder=None,
     progress: bool = False,
 ) -> Distilled:
-    """Trains `model` (float32, in place) on `problems`, which are traces (`load_traces`, `make_traces`).
+    """Trains `model` (float32, in place) on `problems`, which are traces (`load_traces`,
+    `make_traces`).
 
-    A step takes `batch_size` rows of nearly one length, `micro_batch` of them at a time (None = all), which changes
-    memory and not the gradient. It ends after so many `epochs`, or between two steps once `minutes` are over. The
-    rate rises over the first steps to `lr` and falls straight to 0 at the end, whichever comes first. max_length:
-    tokens of prompt, answer and stop id together (None: the model's context); see `answer_rows`. `held_out` traces
-    are kept apart, and their loss is taken before, every so many steps, and after.
+    A step takes `batch_size` rows of nearly one length, `micro_batch` of them at a time (None =
+    all), which changes memory and not the gradient. It ends after so many `epochs`, or between two
+    steps once `minutes` are over. The rate rises over the first steps to `lr` and falls straight to
+    0 at the end, whichever comes first. max_length: tokens of prompt, answer and stop id together
+    (None: the model's context); see `answer_rows`. `held_out` traces are kept apart, and their loss
+    is taken before, every so many steps, and after.
 
-    teacher: a (model, tokenizer) as `load` gives it. Then the loss is KL(teacher || student) at the answers' tokens, of
-    softmax(logits / temperature), times temperature^2. It must have the student's vocabulary.
+    teacher: a (model, tokenizer) as `load` gives it. Then the loss is KL(teacher || student) at the
+    answers' tokens, of softmax(logits / temperature), times temperature^2. It must have the
+    student's vocabulary.
 
-    folder: a run that was killed goes on there and ends with the same weights, bit by bit; not so with `minutes`, since
-    no two runs take the same time. Raises TraceError, TrainingError, RunFolderError, and ValueError for an option.
-    """
+    folder: a run that was killed goes on there and ends with the same weights, bit by bit; not so
+    with `minutes`, since no two runs take the same time. Raises TraceError, TrainingError,
+    RunFolderError, and ValueError for an option."""
     number(epochs, "epochs", most=MOST_EPOCHS)
     number(lr, "lr", most=LARGEST_LR)
     number(temperature, "temperature", above=COLDEST, most=HOTTEST)
@@ -99,15 +106,27 @@ def distill(
     limit = limit if max_length is None else min(limit, whole(max_length, "max_length", 1))
     rows, dropped = answer_rows(model, tokenizer, problems, limit, plain)
     if len(rows) <= held_out:
-        raise TraceError(f"{len(rows)} traces are of use, expected more than the {held_out} that are held out")
+        raise TraceError(
+            f"{len(rows)} traces are of use, expected more than the {held_out} that are held out"
+        )
     if teacher:
         check_teacher(model, tokenizer, *teacher)
     rows = [rows[place] for place in seeded_order(len(rows), "held out", seed)]
     apart, rows = sorted(rows[:held_out], key=lambda row: len(row.ids)), rows[held_out:]
     batches_an_epoch = -(-len(rows) // batch_size)
     steps = max(1, round(epochs * batches_an_epoch))
-    options = {"steps": steps, "minutes": minutes, "batch_size": batch_size, "micro_batch": micro_batch, "lr": lr}
-    options |= {"seed": seed, "teacher": teacher and run_settings(teacher[0], [])["model"], "temperature": temperature}
+    options = {
+        "steps": steps,
+        "minutes": minutes,
+        "batch_size": batch_size,
+        "micro_batch": micro_batch,
+        "lr": lr,
+    }
+    options |= {
+        "seed": seed,
+        "teacher": teacher and run_settings(teacher[0], [])["model"],
+        "temperature": temperature,
+    }
     settings = run_settings(model, [apart, rows], task="distill", **options)
     lengths = tuple(len(row.ids) for row in rows)
 
@@ -122,7 +141,9 @@ def distill(
         measured = {}
         if apart:
             fresh = step % CHECK_EVERY == 0
-            measured = {"held_out_loss": held_out_loss() if fresh else training.metrics[-1]["held_out_loss"]}
+            measured = {
+                "held_out_loss": held_out_loss() if fresh else training.metrics[-1]["held_out_loss"]
+            }
         epoch, place = divmod(step, batches_an_epoch)
         batch = [rows[i] for i in batches(lengths, batch_size, seed, epoch)[place]]
         parts = cut(batch, micro_batch)
@@ -131,7 +152,14 @@ def distill(
         rate = lr * min((step + 1) / WARM_UP, 1 - max(step / steps, spent))
         norm, tokens = training.update(rate), sum(len(row.ids) for row in batch)
         pads = sum(len(part) * max(len(row.ids) for row in part) for part in parts) - tokens
-        return {"loss": loss, **measured, "lr": rate, "gradient_norm": norm, "tokens": tokens, "pads": pads}
+        return {
+            "loss": loss,
+            **measured,
+            "lr": rate,
+            "gradient_norm": norm,
+            "tokens": tokens,
+            "pads": pads,
+        }
 
     with RunFolder(folder, settings) if folder else nullcontext() as run:
         training = Training(model, run, lr=lr)
@@ -145,12 +173,14 @@ def distill(
     return Distilled(losses, dropped, pads / (pads + tokens), metrics)
 
 
-def mean_loss(model, parts: Sequence[Sequence[Row]], pad_id: int, teacher=None, temperature: float = 1.0) -> float:
-    """Mean loss over all answer tokens of `parts`, however they are cut; its gradient is added to the parameters',
-    unless gradients are off.
+def mean_loss(
+    model, parts: Sequence[Sequence[Row]], pad_id: int, teacher=None, temperature: float = 1.0
+) -> float:
+    """Mean loss over all answer tokens of `parts`, however they are cut; its gradient is added to
+    the parameters', unless gradients are off.
 
-    Each part's sum is divided by the tokens of all parts: in a mean of their means a token in a small part counts more.
-    """
+    Each part's sum is divided by the tokens of all parts: in a mean of their means a token in a
+    small part counts more."""
     targets, total = sum(len(row.ids) - row.prompt for part in parts for row in part), 0.0
     for part in parts:
         loss = loss_sum(model, part, pad_id, teacher, temperature) / targets
@@ -160,18 +190,27 @@ def mean_loss(model, parts: Sequence[Sequence[Row]], pad_id: int, teacher=None, 
     return total
 
 
-def loss_sum(model, rows: Sequence[Row], pad_id: int, teacher=None, temperature: float = 1.0) -> Tensor:
-    """Sum over answer tokens of -log p(token), or with a teacher of temperature^2 KL(teacher || student), in nats."""
+def loss_sum(
+    model, rows: Sequence[Row], pad_id: int, teacher=None, temperature: float = 1.0
+) -> Tensor:
+    """Sum over answer tokens of -log p(token), or with a teacher of temperature^2 KL(teacher ||
+    student), in nats."""
     input_ids, mask, wanted = rectangle(rows, pad_id)
     if teacher is None:
         return -token_logprobs(model, input_ids, mask, wanted).sum()
 
     def divergence(ours: Tensor, theirs: Tensor) -> Tensor:
-        q, p = ((m.logits(x) / temperature).log_softmax(-1) for m, x in ((model, ours), (teacher, theirs)))
+        q, p = (
+            (m.logits(x) / temperature).log_softmax(-1)
+            for m, x in ((model, ours), (teacher, theirs))
+        )
         return temperature**2 * F.kl_div(q, p, reduction="sum", log_target=True)
 
     # The teacher's parameters ask for no gradients, so none are kept of it.
-    hidden = [m(input_ids, mask, hidden_only=True)[:, :-1][wanted[:, 1:].to(m.device)] for m in (model, teacher)]
+    hidden = [
+        m(input_ids, mask, hidden_only=True)[:, :-1][wanted[:, 1:].to(m.device)]
+        for m in (model, teacher)
+    ]
     pieces = zip(*(x.split(max(1, LOGITS // model.config.vocab_size)) for x in hidden), strict=True)
     return sum(checkpoint(divergence, *piece, use_reentrant=False) for piece in pieces)
 
@@ -190,7 +229,8 @@ def check_teacher(model, tokenizer, teacher, its_tokenizer) -> None:
 
 @lru_cache(maxsize=1)  # asked once a step, new once an epoch
 def batches(lengths: tuple[int, ...], batch_size: int, seed: int, epoch: int) -> list[list[int]]:
-    """The rows of each batch of an epoch, by their places in `lengths`: every row once, neighbours of one length.
+    """The rows of each batch of an epoch, by their places in `lengths`: every row once, neighbours
+    of one length.
 
     It follows from the arguments alone, so that a run which goes on needs nothing but its step.
     """
@@ -207,8 +247,9 @@ def cut(things: list, size: int) -> list[list]:
 
 
 def rectangle(rows: Sequence[Row], pad_id: int) -> tuple[Tensor, Tensor, Tensor]:
-    """input_ids (B, T) int64 padded on the right, attention_mask (B, T) bool, and (B, T) bool which ids are answers,
-    their stop ids included. All from lengths: an answer may end in the pad id, or hold it."""
+    """input_ids (B, T) int64 padded on the right, attention_mask (B, T) bool, and (B, T) bool which
+    ids are answers, their stop ids included. All from lengths: an answer may end in the pad id, or
+    hold it."""
     input_ids = right_pad([row.ids for row in rows], pad_id)
     columns = torch.arange(input_ids.shape[1])
     mask = columns < torch.tensor([len(row.ids) for row in rows])[:, None]  # (B, T)

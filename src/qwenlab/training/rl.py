@@ -1,8 +1,9 @@
-"""GRPO: a model samples several answers a problem, and learns from how each did against the others of its group.
+"""GRPO: a model samples several answers a problem, and learns from how each did against the others
+of its group.
 
-Group relative policy optimisation (Shao et al., arXiv:2402.03300) needs no second network that guesses values: the
-mean reward of a group takes its place. `grpo` is the whole loop; its formulas stand in `qwenlab.training.objective`.
-"""
+Group relative policy optimisation (Shao et al., arXiv:2402.03300) needs no second network that
+guesses values: the mean reward of a group takes its place. `grpo` is the whole loop; its formulas
+stand in `qwenlab.training.objective`."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -69,26 +70,30 @@ def grpo(
 ) -> list[dict]:
     """Trains `model`, which must be float32, in place; returns a record of metrics a step.
 
-    A step samples `num_rollouts` answers to each of `prompts_per_step` problems at `temperature`, rewards an answer
-    with 1 if `grade` finds it right and with 0 else, and takes `updates` steps of AdamW along the clipped objective.
-    `batch_size` rows are answered at once, and as many are trained on at once; the gradients are those of one big
-    batch. The rate rises to `lr` in the first `warm_up` steps and stays there: 1e-6 is usual for a published model, the
-    tiny ones learn with 3e-4.
+    A step samples `num_rollouts` answers to each of `prompts_per_step` problems at `temperature`,
+    rewards an answer with 1 if `grade` finds it right and with 0 else, and takes `updates` steps of
+    AdamW along the clipped objective. `batch_size` rows are answered at once, and as many are
+    trained on at once; the gradients are those of one big batch. The rate rises to `lr` in the
+    first `warm_up` steps and stays there: 1e-6 is usual for a published model, the tiny ones learn
+    with 3e-4.
 
-    kl: weight of the divergence from the model as it was given, of which a frozen copy is then kept. averaging: see
-    `average`. clip: the largest norm of a gradient. plain, thinking: see `problem_prompts`. folder: a new run's, or one
-    to go on with (see `Training`), which takes the same model and options but steps, minutes, save_every and progress.
+    kl: weight of the divergence from the model as it was given, of which a frozen copy is then
+    kept. averaging: see `average`. clip: the largest norm of a gradient. plain, thinking: see
+    `problem_prompts`. folder: a new run's, or one to go on with (see `Training`), which takes the
+    same model and options but steps, minutes, save_every and progress.
 
-    Metrics: reward (mean), cut_off (share of answers that no stop id ended), length (mean, in tokens), silent (share of
-    groups that teach nothing), loss, divergence, ratio (largest |re-scored / kept probability - 1| before the first
-    update: how well sampling and training agree), gradient_norm before it is clipped, tokens_per_second of sampling,
-    rollout_seconds, training_seconds, seconds.
+    Metrics: reward (mean), cut_off (share of answers that no stop id ended), length (mean, in
+    tokens), silent (share of groups that teach nothing), loss, divergence, ratio (largest
+    |re-scored / kept probability - 1| before the first update: how well sampling and training
+    agree), gradient_norm before it is clipped, tokens_per_second of sampling, rollout_seconds,
+    training_seconds, seconds.
 
-    Where trl's GRPOTrainer differs (its defaults of 2025): it takes re-scored log-probabilities for those at sampling,
-    so that its first ratio is 1 by definition, and ours is measured; it counts groups without spread in every mean,
-    ours are left out, divergence included; its "bnpo" averages over the tokens of one micro-batch, ours over all of a
-    step's; it knows one stop id, we know all of the checkpoint's; its learning rate falls linearly, ours is constant.
-    The advantage (sample deviation + 1e-4), the estimate of the divergence and the clip are the same, and answers that
+    Where trl's GRPOTrainer differs (its defaults of 2025): it takes re-scored log-probabilities for
+    those at sampling, so that its first ratio is 1 by definition, and ours is measured; it counts
+    groups without spread in every mean, ours are left out, divergence included; its "bnpo" averages
+    over the tokens of one micro-batch, ours over all of a step's; it knows one stop id, we know all
+    of the checkpoint's; its learning rate falls linearly, ours is constant. The advantage (sample
+    deviation + 1e-4), the estimate of the divergence and the clip are the same, and answers that
     were cut off count in both.
 
     Raises ValueError for a wrong option, TrainingError, ProblemError, RunFolderError.
@@ -117,14 +122,26 @@ def grpo(
         raise ValueError("there is no problem to train on")
     learning = {"clip_ratio": clip_ratio, "averaging": averaging, "kl": kl}
     learning |= {"temperature": temperature, "batch_size": batch_size}
-    options = {"num_rollouts": num_rollouts, "prompts_per_step": prompts_per_step, "updates": updates, "seed": seed}
+    options = {
+        "num_rollouts": num_rollouts,
+        "prompts_per_step": prompts_per_step,
+        "updates": updates,
+        "seed": seed,
+    }
     options["max_new_tokens"] = max_new_tokens
-    data = [[ids, problem.answer, problem.number] for ids, problem in zip(prompts, problems, strict=True)]
-    settings = run_settings(model, data, task="grpo", lr=lr, clip=clip, warm_up=warm_up, **learning, **options)
+    data = [
+        [ids, problem.answer, problem.number]
+        for ids, problem in zip(prompts, problems, strict=True)
+    ]
+    settings = run_settings(
+        model, data, task="grpo", lr=lr, clip=clip, warm_up=warm_up, **learning, **options
+    )
     reference = deepcopy(model).requires_grad_(False) if kl else None
 
     def learn(answers) -> dict:
-        return accumulate(model, answers, tokenizer.pad_id, cap=max_new_tokens, reference=reference, **learning)
+        return accumulate(
+            model, answers, tokenizer.pad_id, cap=max_new_tokens, reference=reference, **learning
+        )
 
     def one_step(step: int) -> dict:
         began = perf_counter()
@@ -141,7 +158,9 @@ def grpo(
         if broken := [request.error for request in result if request.error]:
             raise TrainingError(f"step {step}: {broken[0]}")
         asked = [problems[i] for _, i in chosen for _ in range(num_rollouts)]
-        rewards = torch.tensor([reward(tokenizer, *pair) for pair in zip(result, asked, strict=True)])
+        rewards = torch.tensor(
+            [reward(tokenizer, *pair) for pair in zip(result, asked, strict=True)]
+        )
         scores = advantages(rewards.view(-1, num_rollouts))  # (prompts, rollouts)
         taught = scores.any(1)
         scores = scores.flatten().tolist()
@@ -168,12 +187,18 @@ def grpo(
     with RunFolder(folder, settings) if folder else nullcontext() as held:
         training = Training(model, held, lr=lr, clip=clip)
         shown = ("reward", "silent", "length", "tokens_per_second")
-        options = {"minutes": minutes, "save_every": save_every, "progress": progress, "show": shown}
+        options = {
+            "minutes": minutes,
+            "save_every": save_every,
+            "progress": progress,
+            "show": shown,
+        }
         return training.run(one_step, steps=steps, **options)
 
 
 def completion(request) -> list[int]:
-    """What was sampled: one id for each of `request.logprobs`, the stop id last where one ended the answer."""
+    """What was sampled: one id for each of `request.logprobs`, the stop id last where one ended the
+    answer."""
     return request.token_ids + [request.stop_id] * (request.stop_id is not None)
 
 
@@ -183,35 +208,52 @@ def reward(tokenizer, request, problem: Problem) -> float:
 
 
 def problem_order(count: int, seed: int, start: int, many: int) -> list[tuple[int, int]]:
-    """(epoch, problem) of the places `start` to `start + many` in an endless line of permutations of range(count).
+    """(epoch, problem) of the places `start` to `start + many` in an endless line of permutations
+    of range(count).
 
-    It follows from its arguments alone, so a run goes on anywhere in it. No epoch has a problem twice.
-    """
+    It follows from its arguments alone, so a run goes on anywhere in it. No epoch has a problem
+    twice."""
     orders = {}
     for epoch in {place // count for place in range(start, start + many)}:
         orders[epoch] = seeded_order(count, "problems", seed, epoch)
-    return [(place // count, orders[place // count][place % count]) for place in range(start, start + many)]
+    return [
+        (place // count, orders[place // count][place % count])
+        for place in range(start, start + many)
+    ]
 
 
 def rectangle(requests: Sequence, pad_id: int, device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """ids (B, T) of prompts with their answers, padded on the left; mask (B, T) bool of what is real; completions
-    (B, T) bool; and the log-probabilities (B, T) float32 kept while sampling, 0 elsewhere."""
+    """ids (B, T) of prompts with their answers, padded on the left; mask (B, T) bool of what is
+    real; completions (B, T) bool; and the log-probabilities (B, T) float32 kept while sampling, 0
+    elsewhere."""
     ids, mask = left_pad([request.prompt + completion(request) for request in requests], pad_id)
     lengths = torch.tensor([len(request.logprobs) for request in requests])
     completions = torch.arange(ids.shape[1]) >= ids.shape[1] - lengths[:, None]  # (B, T)
     kept = torch.zeros(ids.shape)
-    kept[completions] = torch.tensor([logprob for request in requests for logprob in request.logprobs])
+    kept[completions] = torch.tensor(
+        [logprob for request in requests for logprob in request.logprobs]
+    )
     return tuple(tensor.to(device) for tensor in (ids, mask, completions, kept))
 
 
 def accumulate(
-    model, answers, pad_id: int, *, batch_size, temperature, averaging, clip_ratio, cap, kl=0.0, reference=None
+    model,
+    answers,
+    pad_id: int,
+    *,
+    batch_size,
+    temperature,
+    averaging,
+    clip_ratio,
+    cap,
+    kl=0.0,
+    reference=None,
 ) -> dict:
-    """Adds the gradients of the loss over all `answers`, pairs (finished request, advantage), to the model's:
-    `batch_size` rows of like length at a time, with the gradients of one big batch.
+    """Adds the gradients of the loss over all `answers`, pairs (finished request, advantage), to
+    the model's: `batch_size` rows of like length at a time, with the gradients of one big batch.
 
-    Returns loss, divergence (mean over the tokens) and ratio as in `grpo`'s metrics; zeros where there is no answer.
-    """
+    Returns loss, divergence (mean over the tokens) and ratio as in `grpo`'s metrics; zeros where
+    there is no answer."""
     answers = sorted(answers, key=lambda answer: answer[0].num_tokens)
     tokens = sum(len(request.logprobs) for request, _ in answers)
     told = {"loss": 0.0, "divergence": 0.0, "ratio": 0.0}

@@ -1,8 +1,8 @@
-"""Traces: what a teacher wrote to problems, thinking and answer apart, and how a student reads them.
+"""Traces: what a teacher wrote to problems, thinking and answer apart, and how a student reads
+them.
 
-A trace is kept as text, not as ids: one file then teaches every student, whatever its tokenizer, and
-people can read it.
-"""
+A trace is kept as text, not as ids: one file then teaches every student, whatever its tokenizer,
+and people can read it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,14 +18,25 @@ from qwenlab.evaluation.answering import run_requests
 from qwenlab.evaluation.answers import extract_answer
 from qwenlab.evaluation.evaluation import identity
 from qwenlab.evaluation.grading import grade
-from qwenlab.evaluation.problems import BOXED, Problem, opens_thinking, problem_prompts, problem_seeds, records
+from qwenlab.evaluation.problems import (
+    BOXED,
+    Problem,
+    opens_thinking,
+    problem_prompts,
+    problem_seeds,
+    records,
+)
 from qwenlab.run_folder import TEXT, WHOLE, RunFolder, RunFolderError
 from qwenlab.text.chat_template import CLOSE, OPEN
 
 TRACES, REJECTED = "traces.jsonl", "rejected.jsonl"
 FIELDS = {"number": WHOLE, "problem": TEXT, "message_thinking": TEXT, "message_content": TEXT}
 FIELDS |= {"answer": TEXT, "instruction": TEXT, "finish_reason": TEXT, "tokens": WHOLE}
-BROKEN_OFF = ("length", "error", "cancelled")  # finish reasons of an answer that its teacher didn't end
+BROKEN_OFF = (
+    "length",
+    "error",
+    "cancelled",
+)  # finish reasons of an answer that its teacher didn't end
 
 
 class TraceError(QwenlabError):
@@ -34,12 +45,11 @@ class TraceError(QwenlabError):
 
 @dataclass(frozen=True)
 class Trace:
-    """A problem with what the teacher thought ("" = it did not) and answered. `finished` is False where the teacher
-    was cut off: then no stop id is made up.
+    """A problem with what the teacher thought ("" = it did not) and answered. `finished` is False
+    where the teacher was cut off: then no stop id is made up.
 
-    Thinking may be given apart or within the content; either way it is kept apart, without the line breaks that the
-    template puts around it (see `take_apart`).
-    """
+    Thinking may be given apart or within the content; either way it is kept apart, without the line
+    breaks that the template puts around it (see `take_apart`)."""
 
     problem: Problem
     content: str
@@ -64,14 +74,15 @@ class Row(NamedTuple):
 
 
 def load_traces(path) -> list[Trace]:
-    r"""The traces of a .json list or a .jsonl file, numbered by their place unless they have a "number".
+    r"""The traces of a .json list or a .jsonl file, numbered by their place unless they have a
+    "number".
 
-    A record holds "problem", "message_content" and, where the teacher thought, "message_thinking" (names that servers
-    give them, "content" and "reasoning_content", do as well), or the content has the thinking before its </think>,
-    with or without the opening mark. "finish_reason": "length" says that it was cut off, "instruction" what was asked
-    with the problem (as in `load_problems` it is "put your final answer within \boxed{}" where nothing is said).
-    Other fields are not looked at. Raises TraceError or ProblemError naming file and record.
-    """
+    A record holds "problem", "message_content" and, where the teacher thought, "message_thinking"
+    (names that servers give them, "content" and "reasoning_content", do as well), or the content
+    has the thinking before its </think>, with or without the opening mark. "finish_reason":
+    "length" says that it was cut off, "instruction" what was asked with the problem (as in
+    `load_problems` it is "put your final answer within \boxed{}" where nothing is said). Other
+    fields are not looked at. Raises TraceError or ProblemError naming file and record."""
     traces = []
     for place, record in records(Path(path)):
         if not isinstance(record, dict):
@@ -84,7 +95,9 @@ def load_traces(path) -> list[Trace]:
         asked = Problem(number, problem, "", str(number), {}, instruction)
         trace = Trace(asked, content, thinking, record.get("finish_reason") not in BROKEN_OFF)
         if not trace.content.strip():
-            raise TraceError(f"{place}: message_content is {trace.content!r} behind its thinking, expected text")
+            raise TraceError(
+                f"{place}: message_content is {trace.content!r} behind its thinking, expected text"
+            )
         traces.append(trace)
     if not traces:
         raise TraceError(f"{path}: no trace in it")
@@ -92,7 +105,8 @@ def load_traces(path) -> list[Trace]:
 
 
 def text_field(record: dict, place: str, *names: str, default: str | None = None) -> str:
-    """The record's text of the first of these names that it has, else the default. Raises TraceError."""
+    """The record's text of the first of these names that it has, else the default. Raises
+    TraceError."""
     name = next((name for name in names if record.get(name) is not None), names[0])
     text = record.get(name)
     if text is None and default is not None:
@@ -105,10 +119,10 @@ def text_field(record: dict, place: str, *names: str, default: str | None = None
 def take_apart(text: str) -> tuple[str, str]:
     """(thinking, content) of what a model wrote, without the line breaks between them.
 
-    Thinking ends with the first </think>. Where the prompt has opened the block already, as for Qwen3.5 and the
-    thinking models of July 2025, the text doesn't open it: all before </think> is thinking then too. What stands
-    before an opening mark, the template drops, and so do we. A block that never closes is all thinking.
-    """
+    Thinking ends with the first </think>. Where the prompt has opened the block already, as for
+    Qwen3.5 and the thinking models of July 2025, the text doesn't open it: all before </think> is
+    thinking then too. What stands before an opening mark, the template drops, and so do we. A block
+    that never closes is all thinking."""
     thinking, closed, content = text.partition(CLOSE)
     before, opened, rest = thinking.partition(OPEN)
     if not closed and (not opened or before.strip()):
@@ -120,18 +134,20 @@ def take_apart(text: str) -> tuple[str, str]:
 def answer_rows(model, tokenizer, traces: Sequence[Trace], max_length: int, plain: bool = False):
     """The rows that a student reads, and the numbers of the traces that were dropped.
 
-    A row is the problem's prompt, thinking block and content as Qwen's templates write them, and the id that ends an
-    answer. A trace without thinking stands behind the prompt that asks for none. Only the first `max_length` tokens
-    are kept: an answer cut off there, or by its teacher, has no stop id, and a row without a token of its answer
-    is dropped. Raises TraceError if no row is left, or naming a trace that can't be encoded.
-    """
+    A row is the problem's prompt, thinking block and content as Qwen's templates write them, and
+    the id that ends an answer. A trace without thinking stands behind the prompt that asks for
+    none. Only the first `max_length` tokens are kept: an answer cut off there, or by its teacher,
+    has no stop id, and a row without a token of its answer is dropped. Raises TraceError if no row
+    is left, or naming a trace that can't be encoded."""
     rows, dropped = [], []
     if not model.stop_ids and any(trace.finished for trace in traces):
         raise TraceError("the model has no stop id (eos_token_id), so no trace can end with one")
     stop = answer_end(model, tokenizer, plain) if model.stop_ids else None
     for trace in traces:
         try:
-            [prompt] = problem_prompts(tokenizer, [trace.problem], plain=plain, thinking=bool(trace.thinking))
+            [prompt] = problem_prompts(
+                tokenizer, [trace.problem], plain=plain, thinking=bool(trace.thinking)
+            )
             opened = opens_thinking(tokenizer, prompt)
             thinking = [trace.thinking] if opened else [OPEN, "\n" + trace.thinking]
             if not trace.thinking:
@@ -150,7 +166,9 @@ def answer_rows(model, tokenizer, traces: Sequence[Trace], max_length: int, plai
         else:
             dropped.append(trace.problem.number)
     if not rows:
-        raise TraceError(f"none of {len(traces)} traces has a token of its answer within {max_length} tokens")
+        raise TraceError(
+            f"none of {len(traces)} traces has a token of its answer within {max_length} tokens"
+        )
     return rows, dropped
 
 
@@ -161,7 +179,8 @@ def part_ids(tokenizer, part: str) -> list[int]:
 
 
 def answer_end(model, tokenizer, plain: bool) -> int:
-    """The stop id that the chat template puts behind an answer; without a template the first, which ends a text."""
+    """The stop id that the chat template puts behind an answer; without a template the first, which
+    ends a text."""
     behind = tokenizer.next_turn("?") if tokenizer.template and not plain else []
     return next((id for id in behind if id in model.stop_ids), min(model.stop_ids))
 
@@ -184,16 +203,17 @@ def make_traces(
 ) -> list[Trace]:
     """Has a teacher answer `problems` in batches; the folder's traces.jsonl gets each as it ends.
 
-    A run that was killed goes on where it was, and ends with the same file. A problem's sample draws from its own
-    number's stream. Answers that never left their thinking or ended with an error go to rejected.jsonl
-    instead, and with only_right those that don't grade right. The sampling options are those of
-    `generate`; with fewer `slots` it takes less memory. Raises TraceError where no trace is of use,
-    ProblemError, RunFolderError, and ValueError for a wrong option or two problems with one number: all
-    but the first before anything is written.
-    """
+    A run that was killed goes on where it was, and ends with the same file. A problem's sample
+    draws from its own number's stream. Answers that never left their thinking or ended with an
+    error go to rejected.jsonl instead, and with only_right those that don't grade right. The
+    sampling options are those of `generate`; with fewer `slots` it takes less memory. Raises
+    TraceError where no trace is of use, ProblemError, RunFolderError, and ValueError for a wrong
+    option or two problems with one number: all but the first before anything is written."""
     numbers = [problem.number for problem in problems]
     if len(set(numbers)) < len(numbers):
-        raise ValueError(f"{len(numbers)} problems with {len(set(numbers))} numbers, expected one for each")
+        raise ValueError(
+            f"{len(numbers)} problems with {len(set(numbers))} numbers, expected one for each"
+        )
     flags(only_right=only_right, plain=plain, progress=progress)
     whole(slots, "slots", 1)
     limit = model.config.max_position_embeddings
@@ -208,11 +228,18 @@ def make_traces(
         seed=problem_seeds(problems, seed),
     )
     settings = {"task": "traces", "only_right": only_right} | identity(model, problems)
-    settings |= {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    settings |= {
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+    }
 
     def note(request: Request) -> None:
         problem = problems[request.index]
-        text = (OPEN if opens_thinking(tokenizer, request.prompt) else "") + tokenizer.decode(request.token_ids)
+        text = (OPEN if opens_thinking(tokenizer, request.prompt) else "") + tokenizer.decode(
+            request.token_ids
+        )
         thinking, content = take_apart(text)
         record = {"number": problem.number, "problem": problem.problem, "answer": problem.answer}
         record["instruction"] = problem.instruction
@@ -220,18 +247,28 @@ def make_traces(
         record |= {"finish_reason": request.finish_reason, "tokens": len(request.logprobs)}
         if request.error:
             record["error"] = request.error
-        right = not request.error and (not only_right or grade(extract_answer(text), problem.answer))
+        right = not request.error and (
+            not only_right or grade(extract_answer(text), problem.answer)
+        )
         useful = right and content.strip()
         run.append(TRACES if useful else REJECTED, record)
 
     with RunFolder(folder, settings | {"plain": plain, "seed": seed}) as run:
         kept, rejected = (
-            run.done(name, FIELDS, ("number",), [(number,) for number in numbers]) for name in (TRACES, REJECTED)
+            run.done(name, FIELDS, ("number",), [(number,) for number in numbers])
+            for name in (TRACES, REJECTED)
         )
         if twice := kept.keys() & rejected.keys():
-            raise RunFolderError(f"{run.path}: number {min(twice)[0]} is in both {TRACES} and {REJECTED}")
+            raise RunFolderError(
+                f"{run.path}: number {min(twice)[0]} is in both {TRACES} and {REJECTED}"
+            )
         left = [request for request in requests if (numbers[request.index],) not in kept | rejected]
-        with tqdm(total=len(requests), initial=len(requests) - len(left), unit="answer", disable=not progress) as bar:
+        with tqdm(
+            total=len(requests),
+            initial=len(requests) - len(left),
+            unit="answer",
+            disable=not progress,
+        ) as bar:
             for request in run_requests(model, left, slots, "continuous", 1, Stats()):
                 note(request)
                 bar.update()

@@ -1,4 +1,5 @@
-"""What every training here needs: an optimiser, checkpoints from which it goes on bit by bit, metrics, Ctrl-C."""
+"""What every training here needs: an optimiser, checkpoints from which it goes on bit by bit,
+metrics, Ctrl-C."""
 
 import csv
 import io
@@ -30,9 +31,13 @@ from qwenlab.run_folder import NUMBER, WHOLE, RunFolder, RunFolderError, check_r
 from qwenlab.training.steady import reference_kernels
 
 METRICS, TABLE = "metrics.jsonl", "metrics.csv"
-OPTIMISER, POSITION = "optimizer.safetensors", "training.json"  # beside a checkpoint's model.safetensors
+OPTIMISER, POSITION = (
+    "optimizer.safetensors",
+    "training.json",
+)  # beside a checkpoint's model.safetensors
 LOGITS = 2**25  # numbers: so many logits are held at once, 128 MiB of them
-# What options may be. AdamW moves a weight by about the rate in a step; logits over a temperature stay in float32.
+# What options may be. AdamW moves a weight by about the rate in a step; logits over a temperature
+# stay in float32.
 MOST_STEPS = 10**9
 LARGEST_LR = 1.0
 COLDEST, HOTTEST = 0.001, 1000.0
@@ -49,17 +54,18 @@ class TrainingError(QwenlabError):
 
 
 class Training:
-    """A model in training with AdamW (Loshchilov and Hutter, arXiv:1711.05101; betas 0.9 and 0.95, no weight
-    decay).
+    """A model in training with AdamW (Loshchilov and Hutter, arXiv:1711.05101; betas 0.9 and 0.95,
+    no weight decay).
 
-    folder: where metrics.jsonl, metrics.csv and the checkpoints "step-000010" go, the newest only; None keeps
-    nothing. If it holds a checkpoint, the model and the optimiser become what they were there, bit by bit, `step` is
-    how many steps they have done, `metrics` the records of those steps, `spent` their seconds.
+    folder: where metrics.jsonl, metrics.csv and the checkpoints "step-000010" go, the newest only;
+    None keeps nothing. If it holds a checkpoint, the model and the optimiser become what they were
+    there, bit by bit, `step` is how many steps they have done, `metrics` the records of those
+    steps, `spent` their seconds.
 
-    Every step must follow from its number, the settings and the weights alone. Then a run that was killed ends with
-    the weights of one that was not, and the same seed gives the same weights, bit by bit: on the same machine, with
-    the same number of threads, on a CPU (on a GPU some sums have no fixed order).
-    """
+    Every step must follow from its number, the settings and the weights alone. Then a run that was
+    killed ends with the weights of one that was not, and the same seed gives the same weights, bit
+    by bit: on the same machine, with the same number of threads, on a CPU (on a GPU some sums have
+    no fixed order)."""
 
     def __init__(self, model: Model, folder: RunFolder | None, *, lr: float, clip: float = 1.0):
         self.model, self.folder, self.clip = model, folder, clip
@@ -67,7 +73,9 @@ class Training:
         path = last_checkpoint(folder.path) if folder else None
         if path:
             load_weights(model, path, device=model.device)
-        self.optimiser = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
+        self.optimiser = torch.optim.AdamW(
+            model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0
+        )
         if path:
             self.go_on(path)
             remove_others(folder.path, path)  # left by a kill right after this one was written
@@ -90,13 +98,16 @@ class Training:
                 value = value if key == "step" else value.to(parameters[name].device)
                 self.optimiser.state[parameters[name]][key] = value
         except (OSError, SafetensorError, KeyError) as problem:
-            raise TrainingError(f"{path / OPTIMISER}: not this model's optimiser ({problem})") from None
+            raise TrainingError(
+                f"{path / OPTIMISER}: not this model's optimiser ({problem})"
+            ) from None
         position = read_json(path / POSITION, TrainingError)
         check_record(position, str(path / POSITION), {"step": WHOLE}, TrainingError)
         self.step = position["step"]
 
     def save(self) -> None:
-        """A checkpoint of this step in Hugging Face layout, whole or not at all; then the one before goes."""
+        """A checkpoint of this step in Hugging Face layout, whole or not at all; then the one
+        before goes."""
         name = f"step-{self.step:06}"
         if self.folder and not (self.folder.path / name).exists():
             path = self.folder.write_folder(name, self.fill)
@@ -105,16 +116,19 @@ class Training:
     def fill(self, path: Path) -> None:
         save_checkpoint(self.model, path)
         states = ((name, self.optimiser.state[p]) for name, p in self.model.named_parameters())
-        tensors = {f"{name}.{key}": value.cpu().contiguous() for name, s in states for key, value in s.items()}
+        tensors = {
+            f"{name}.{key}": value.cpu().contiguous()
+            for name, s in states
+            for key, value in s.items()
+        }
         (path / OPTIMISER).write_bytes(save(tensors))
         (path / POSITION).write_text(json.dumps({"step": self.step}) + "\n", encoding="utf-8")
 
     def update(self, lr: float | None = None) -> float:
         """One step of the optimiser along the gradients gathered so far, which are then gone.
 
-        Returns their norm before it is clipped. Raises TrainingError, before any weight has changed, where it is not
-        finite.
-        """
+        Returns their norm before it is clipped. Raises TrainingError, before any weight has
+        changed, where it is not finite."""
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         if not torch.isfinite(norm):
             reason = f"the gradient's norm is {norm.item()}; no weight is moved by it"
@@ -135,8 +149,9 @@ class Training:
         progress: bool = False,
         show: Sequence[str] = (),
     ) -> list[dict]:
-        """Calls `one_step(number)`, which trains and returns its metrics, until so many `steps` are done or so many
-        `minutes` were spent on them, those before a kill included; a step once begun is finished.
+        """Calls `one_step(number)`, which trains and returns its metrics, until so many `steps` are
+        done or so many `minutes` were spent on them, those before a kill included; a step once
+        begun is finished.
 
         Ctrl-C lets the step end, saves, logs that and raises KeyboardInterrupt; a second one
         doesn't wait. `show` names the metrics for the progress bar. Returns `metrics`: a record a
@@ -145,7 +160,9 @@ class Training:
         self.model.requires_grad_(True)
         bar = tqdm(total=steps, initial=self.step, unit="step", disable=not progress)
         with held_back(FINISHING) as asked, reference_kernels(), bar:
-            while self.step < steps and not asked and (minutes is None or self.spent < 60 * minutes):
+            while (
+                self.step < steps and not asked and (minutes is None or self.spent < 60 * minutes)
+            ):
                 began = perf_counter()
                 metrics = {"step": self.step, **one_step(self.step)}
                 metrics["seconds"] = perf_counter() - began
@@ -181,7 +198,8 @@ def as_csv(records: Iterable[dict]) -> str:
 
 
 def last_checkpoint(path: str | Path) -> Path | None:
-    """The newest whole checkpoint in a run's folder, which `qwenlab.load` reads; None where there is none yet."""
+    """The newest whole checkpoint in a run's folder, which `qwenlab.load` reads; None where there
+    is none yet."""
     return max(checkpoints(path), key=lambda p: int(p.name[5:]), default=None)
 
 
@@ -206,14 +224,17 @@ def read_metrics(folder: str | Path) -> list[dict]:
     lines = text_of(path, TrainingError).splitlines()
     if not lines:
         raise TrainingError(f"{path}: no step was finished yet")
-    records = [json_value(line, f"{path} line {number}", TrainingError) for number, line in enumerate(lines, 1)]
+    records = [
+        json_value(line, f"{path} line {number}", TrainingError)
+        for number, line in enumerate(lines, 1)
+    ]
     check_metrics(records, path)
     return records
 
 
 def check_metrics(records: list, path: Path) -> None:
-    """Raises TrainingError, naming the line, unless each record is the next step's, with the metrics of the first, all
-    of them numbers."""
+    """Raises TrainingError, naming the line, unless each record is the next step's, with the
+    metrics of the first, all of them numbers."""
     for step, record in enumerate(records):
         place = f"{path} line {step + 1}"
         check_record(record, place, {"step": WHOLE, "seconds": NUMBER}, TrainingError)
@@ -231,29 +252,36 @@ def run_settings(model: Model, problems: Sequence, **options) -> dict:
     the model is float32.
     """
     if model.dtype != torch.float32:
-        raise TrainingError(f"the model is {model.dtype}, expected torch.float32: others round small updates away")
+        raise TrainingError(
+            f"the model is {model.dtype}, expected torch.float32: others round small updates away"
+        )
     data = fingerprint([json.dumps(problems, sort_keys=True).encode()])
     machine = {"device": str(model.device), "threads": torch.get_num_threads()}
     machine["kernel"] = linear.forced() or "linear"
     return {"model": all_weights(model), "problems": data, **options, **machine}
 
 
-def token_logprobs(model, input_ids, attention_mask, wanted, *, temperature=1.0, piece=None) -> Tensor:
-    """Log-probability of each `wanted` token under softmax(logits / temperature) given those before it in its row.
+def token_logprobs(
+    model, input_ids, attention_mask, wanted, *, temperature=1.0, piece=None
+) -> Tensor:
+    """Log-probability of each `wanted` token under softmax(logits / temperature) given those before
+    it in its row.
 
-    input_ids (B, T) int64; attention_mask (B, T) bool, True = real, None = all; wanted (B, T) bool, of real tokens
-    with a real one right before them. Pads may stand on either side. Returns (B, T) float32, 0 where not wanted.
+    input_ids (B, T) int64; attention_mask (B, T) bool, True = real, None = all; wanted (B, T) bool,
+    of real tokens with a real one right before them. Pads may stand on either side. Returns (B, T)
+    float32, 0 where not wanted.
 
-    The logits are computed `piece` tokens at a time (None: as many as make 2**25 numbers), and in training once more
-    as their gradients are: all logits of 4 x 1,100 tokens of a vocabulary of 151,936 would be 2.7 GB, several times.
-    Raises ValueError naming the row.
-    """
+    The logits are computed `piece` tokens at a time (None: as many as make 2**25 numbers), and in
+    training once more as their gradients are: all logits of 4 x 1,100 tokens of a vocabulary of
+    151,936 would be 2.7 GB, several times. Raises ValueError naming the row."""
     before = torch.ones_like(wanted) if attention_mask is None else attention_mask.bool()
     wrong = wanted.clone()
     wrong[:, 1:] &= ~(before[:, 1:] & before[:, :-1])
     if wrong.any():
         row, column = wrong.nonzero()[0].tolist()
-        raise ValueError(f"row {row}: the wanted token {column} is a pad, or has no real token right before it")
+        raise ValueError(
+            f"row {row}: the wanted token {column} is a pad, or has no real token right before it"
+        )
     if not temperature > 0:
         raise ValueError(f"temperature is {temperature!r}, expected a number above 0")
 
@@ -261,7 +289,9 @@ def token_logprobs(model, input_ids, attention_mask, wanted, *, temperature=1.0,
         return -F.cross_entropy(model.logits(hidden) / temperature, ids, reduction="none")
 
     wanted, ids = wanted[:, 1:].to(model.device), input_ids[:, 1:].to(model.device)
-    hidden = model(input_ids, attention_mask, hidden_only=True)[:, :-1][wanted]  # (N, hidden) of the tokens before
+    hidden = model(input_ids, attention_mask, hidden_only=True)[:, :-1][
+        wanted
+    ]  # (N, hidden) of the tokens before
     piece = piece or max(1, LOGITS // model.config.vocab_size)
     pieces = list(zip(hidden.split(piece), ids[wanted].split(piece), strict=True))
     again = torch.is_grad_enabled() and len(pieces) > 1
