@@ -371,7 +371,8 @@ def test_a_turn_that_does_not_fit_is_refused_and_changes_nothing(model):
     length = len(said[1] + SMALL.next_turn("c" * limit))
     with pytest.raises(ValueError) as caught:
         chat.send(["a", "c" * limit])
-    expected = f"conversation 1 would hold {length} tokens with this turn: no room for an answer in a context of {limit}"
+    held = f"conversation 1 would hold {length} tokens with this turn"
+    expected = f"{held}: no room for an answer in a context of {limit}"
     assert str(caught.value) == expected
     assert chat.token_ids == said and all(map(torch.equal, before, tensors(chat.state)))
     assert chat.send([None, "c"])[1] is not None
