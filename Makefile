@@ -19,7 +19,7 @@ export OMP_WAIT_POLICY
 TESTS := OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n auto --maxprocesses 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help book test test-all lab repository clean distclean
+.PHONY: help book test test-all lab read repository clean distclean
 
 help: ## list the targets
 	@echo "qwenlab: the targets of this Makefile"
@@ -45,6 +45,9 @@ test-all: $(VENV)/test.stamp $(WIDGETS7)/stamp ## run the tests with every prope
 
 lab: $(VENV)/book.stamp ## open JupyterLab on the notebooks
 	@$(PYTHON) -m jupyterlab notebooks
+
+read: $(VENV)/created ## print the order in which to read the library
+	@$(PYTHON) scripts/reading_order.py
 
 repository: $(VENV)/created ## set the course's address: URL=https://host/owner/repo BRANCH=main (URL= removes it)
 	@$(if $(filter undefined,$(origin URL)),echo "Say which address: make repository URL=https://host/owner/repo BRANCH=main" >&2; exit 2)

@@ -11,10 +11,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import reading_order
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "qwenlab"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def tracked_files():
@@ -92,6 +94,15 @@ def test_only_commands_set_the_number_of_threads():
     for path in SOURCES:
         if path.parent.name != "cli":
             assert "set_num_threads" not in path.read_text(encoding="utf-8"), path.name
+
+
+def test_the_readme_knows_how_long_model_and_engine_are():
+    """To the hundred; `make read` counts, and names files that are there."""
+    told = re.search(r"`model/` has about ([\d,]+) lines and `engine/` about ([\d,]+)", README)
+    for room, said in zip(("model", "engine"), told.groups(), strict=True):
+        lines = [len(text_of(path).splitlines()) for path in (PACKAGE / room).glob("*.py")]
+        assert abs(sum(lines) - int(said.replace(",", ""))) <= 100, room
+    assert all((PACKAGE / name).is_file() for name in reading_order.ORDER)
 
 
 # --- Quick to import -------------------------------------------------------------------------------------------------
