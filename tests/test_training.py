@@ -170,7 +170,7 @@ def test_a_run_goes_on_bit_by_bit(checkpoint, tmp_path):
     loaded, _ = qwenlab.load(last_checkpoint(tmp_path / "parts"), torch.float32, "cpu")
     assert same(whole, loaded) and not same(whole, qwenlab.load(checkpoint, torch.float32, "cpu")[0])
     kept = sorted(path.name for path in (tmp_path / "parts").iterdir())
-    assert kept == ["metrics.csv", "metrics.jsonl", "run.json", "step-000007"]
+    assert kept == ["metrics.csv", "metrics.jsonl", "run.json", "run.lock", "step-000007"]
 
 
 def test_measured_kernels_change_nothing(checkpoint, tmp_path, monkeypatch):
