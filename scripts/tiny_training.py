@@ -13,12 +13,12 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from qwenlab.engine.padding import right_pad
 from qwenlab.evaluation.arithmetic import problem_stream
 from qwenlab.model.config import Config
 from qwenlab.model.deltanet import DeltaNet
 from qwenlab.model.model import Model
 from qwenlab.orders import seeded
-from qwenlab.training.distillation import right_pad
 
 TOKENS_A_BATCH = 1600
 # Rows of one batch should be of one length; so many batches are filled at once from rows sorted by

@@ -9,19 +9,8 @@ from small_checkpoint import write_small_checkpoint
 
 from qwenlab.cli import threads
 
-TRAINING = [
-    "--data",
-    "tiny-train",
-    "--lr",
-    1e-3,
-    "--num-rollouts",
-    2,
-    "--prompts-per-step",
-    2,
-    "--batch-size",
-    4,
-]
-TRAINING += ["--max-new-tokens", 8, "--limit", 4, "--output", "run"]
+TRAINING = ["--data", "tiny-train", "--limit", 4, "--output", "run", "--lr", 1e-3]
+TRAINING += ["--num-rollouts", 2, "--prompts-per-step", 2, "--batch-size", 4, "--max-new-tokens", 8]
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +81,8 @@ def test_all_cores_must_be_worth_it(run, model, monkeypatch, both, number):
 
 def test_a_number_is_taken_without_a_measurement(run, model, cores):
     write_prompts(1)
-    code, _, err = run("generate", "--model", model, "p.txt", "--max-new-tokens", 2, "--threads", 2)
+    options = ["--max-new-tokens", 2, "--threads", 2]
+    code, _, err = run("generate", "--model", model, "p.txt", *options)
     assert code == 0 and "1 prompt, 2 threads\n" in err
     assert torch.get_num_threads() == 2 and not cores
 

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from qwenlab.engine.padding import right_pad
 from qwenlab.errors import flags, number, whole
 from qwenlab.orders import seeded, seeded_order
 from qwenlab.run_folder import RunFolder
@@ -254,10 +255,3 @@ def rectangle(rows: Sequence[Row], pad_id: int) -> tuple[Tensor, Tensor, Tensor]
     columns = torch.arange(input_ids.shape[1])
     mask = columns < torch.tensor([len(row.ids) for row in rows])[:, None]  # (B, T)
     return input_ids, mask, mask & (columns >= torch.tensor([row.prompt for row in rows])[:, None])
-
-
-def right_pad(sequences: Sequence[Sequence[int]], pad_id: int) -> Tensor:
-    """Pads on the right, as a loss over answers reads rows. Returns input_ids (B, T) int64."""
-    width = max(map(len, sequences))
-    rows = [list(ids) + [pad_id] * (width - len(ids)) for ids in sequences]
-    return torch.tensor(rows, dtype=torch.int64)
