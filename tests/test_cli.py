@@ -83,7 +83,7 @@ def test_a_prompt_whose_logits_are_nan_is_named_and_the_others_are_answered(run,
     monkeypatch.setattr(
         torch.nn.Embedding,
         "forward",
-        lambda self, ids: embed(self, ids).masked_fill(ids[:, None] == seven, torch.nan),
+        lambda self, ids: embed(self, ids).masked_fill(ids[..., None] == seven, torch.nan),
     )
     write("p.txt", "2+2?\n7+2?\n")
     code, _, err = run("generate", "--model", "tiny", "p.txt", "--output", "a.jsonl")
