@@ -158,15 +158,14 @@ def peers(
 
     Raises ValueError for sizes below 1, fewer than 2 new tokens or a row longer than the context,
     and QwenlabError where the model can't be had or transformers is missing."""
-    sizes, lengths = (
-        distinct(batch_sizes),
-        [whole(length, "a prefill length", 1) for length in prefill],
-    )
+    sizes = distinct(batch_sizes)
+    lengths = [whole(length, "a prefill length", 1) for length in prefill]
     longest = whole(prompt_tokens, "prompt_tokens", 1) + whole(new_tokens, "new_tokens", 2)
     whole(repeats, "repeats", 1)
     sides = dict(zip(NAMES, load_twins(model, shape, dtype, device), strict=True))
     network = sides["qwenlab"].model
-    limit, vocab = network.config.max_position_embeddings, network.config.vocab_size
+    limit = network.config.max_position_embeddings
+    vocab = network.config.vocab_size
     if max([longest, *lengths]) > limit:
         raise ValueError(
             f"the longest row would hold {max([longest, *lengths])} tokens, expected at most {limit}"
@@ -223,7 +222,8 @@ def weigh(
 ) -> Batch:
     """One batch size, from the runs of ours and of theirs; `first` holds the first batch size
     unless this is it."""
-    size, tokens = len(prompts), sum(map(len, prompts))
+    size = len(prompts)
+    tokens = sum(map(len, prompts))
     decoding = [
         decode_seconds(each, name, size, new_tokens) for each, name in zip(runs, NAMES, strict=True)
     ]

@@ -210,7 +210,8 @@ def work(*, task, batch, model, problems, data, cap, dtype, device) -> dict:
     dtype = dtype or ("float32" if task in ("grpo", "distillation") else None)
     network, tokenizer = load_with_tokenizer(model, dtype, device)
     asked = load_problems(data, limit=problems)
-    few, traces = asked[: len(asked) // 4], []
+    few = asked[: len(asked) // 4]
+    traces = []
     prompts = problem_prompts(tokenizer, asked)
     if task == "distillation":
         answers = generate(network, prompts, max_new_tokens=cap, slots=16)
@@ -218,7 +219,8 @@ def work(*, task, batch, model, problems, data, cap, dtype, device) -> dict:
         traces = [Trace(problem, text) for problem, text in zip(asked, texts, strict=True)]
     generate(network, prompts[:batch], max_new_tokens=2)
     synchronise(network.device)
-    loaded, began = peak_memory(network.device), perf_counter()
+    loaded = peak_memory(network.device)
+    began = perf_counter()
     match task:
         case "evaluation":
             told = evaluate(network, tokenizer, asked, batch_size=batch, max_new_tokens=cap)

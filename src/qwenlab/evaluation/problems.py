@@ -76,7 +76,8 @@ def load_problems(
         raise ProblemError(
             f"no problems {str(source)!r}: expected {', '.join(TINY)}, math500, or a .json or .jsonl file"
         )
-    problems, places = [], {}
+    problems = []
+    places = {}
     for place, record in records(fetch() if source == "math500" else Path(source)):
         problem = from_record(
             len(problems), record, place, BOXED if instruction is None else instruction
@@ -115,11 +116,9 @@ def from_record(number: int, record, place: str, instruction: str) -> Problem:
             f'{place}: expected an object with "problem" and "answer", found {type(record).__name__}'
         )
     held = dict(record)
-    problem, answer, name = (
-        held.pop("problem", None),
-        held.pop("answer", None),
-        held.pop("unique_id", number),
-    )
+    problem = held.pop("problem", None)
+    answer = held.pop("answer", None)
+    name = held.pop("unique_id", number)
     if isinstance(answer, int | float) and not isinstance(answer, bool) and isfinite(answer):
         answer = json.dumps(answer)
     for key, value in (("problem", problem), ("answer", answer)):

@@ -125,7 +125,8 @@ def split_by_length(batch: ForwardBatch, worth: int) -> list[tuple[slice, int]]:
 
 
 def split_rows(keys: list[int], worth: int, first: int) -> list[tuple[slice, int]]:
-    rows, longest = len(keys), max(keys)
+    rows = len(keys)
+    longest = max(keys)
     if rows > 1:
         longest_before = list(accumulate(keys, max))
         longest_after = list(accumulate(reversed(keys), max))

@@ -11,10 +11,9 @@ import numpy as np
 from qwenlab.teach import palette
 from qwenlab.teach.pictures import Html
 
-MARKERS, LINES = (
-    "os^D",
-    ("-", "--", ":", "-."),
-)  # one pair a series, so that colour is never the only signal
+# one pair a series, so that colour is never the only signal
+MARKERS = "os^D"
+LINES = ("-", "--", ":", "-.")
 
 
 class Curve(Html):
@@ -22,8 +21,13 @@ class Curve(Html):
     matplotlib form."""
 
     def __init__(self, series, x, y, title, alt, log, labels):
-        self.series, self.x, self.y, self.title, self.alt = series, x, y, title, alt
-        self.log, self.labels = log, labels
+        self.series = series
+        self.x = x
+        self.y = y
+        self.title = title
+        self.alt = alt
+        self.log = log
+        self.labels = labels
         super().__init__(self._body(), "\n".join("  ".join(line) for line in self.table()))
 
     def table(self):
@@ -43,10 +47,8 @@ class Curve(Html):
             self.series, key=lambda name: max(point[1] for point in self.series[name])
         )  # labelled above
         figure, axes = subplots(figsize=(5.6, 3.3), layout="constrained")
-        quiet, plain = (
-            {"color": palette.LIGHT["muted"], "fontsize": 9},
-            FuncFormatter(lambda value, _: number(value)),
-        )
+        quiet = {"color": palette.LIGHT["muted"], "fontsize": 9}
+        plain = FuncFormatter(lambda value, _: number(value))
         for i, (name, points) in enumerate(self.series.items()):
             xs, medians, lows, highs = np.array(points).T
             spread = [medians - lows, highs - medians] if (lows < highs).any() else None

@@ -145,7 +145,8 @@ def _page(draw, controls):
         raise ValueError(
             f"explore: {len(states)} states ({counts}), a page holds at most {MAX_STATES} a widget"
         )
-    pictures, which = [], []
+    pictures = []
+    which = []
     for state in states:
         html = _draw(draw, controls, state)
         if html not in pictures:
@@ -174,7 +175,8 @@ def _page(draw, controls):
 def _input(control, name):
     """A native input, so that the keyboard works as everywhere. Its value is the index of the
     control's value."""
-    label, last = escape(control.label), len(control.values) - 1
+    label = escape(control.label)
+    last = len(control.values) - 1
     texts = [escape(str(value)) for value in control.values]
     if control.kind == "slider":
         return (

@@ -31,8 +31,13 @@ class Heatmap(Html):
     matplotlib form."""
 
     def __init__(self, cells, rows, columns, title, alt, marked, focus=False):
-        self.cells, self.rows, self.columns, self.title, self.alt = cells, rows, columns, title, alt
-        self.marked, self.focus = marked, focus
+        self.cells = cells
+        self.rows = rows
+        self.columns = columns
+        self.title = title
+        self.alt = alt
+        self.marked = marked
+        self.focus = focus
         super().__init__(self._body(), self._plain())
 
     def _body(self):

@@ -57,7 +57,9 @@ KINDS |= {"f": "prefill", "d": "token", "u": "wasted", "i": "paper", "o": "paper
 HATCHES = {"p": ("////", "hatch"), "u": ("xxxx", "cross")}
 # Numbers keep one scale in both themes: from LOW at 0 to PLUS or MINUS at the largest absolute
 # value.
-LOW, PLUS, MINUS = "#e8eef5", "#00498a", "#a85800"
+LOW = "#e8eef5"
+PLUS = "#00498a"
+MINUS = "#a85800"
 
 
 def rgb(colour):

@@ -13,7 +13,8 @@ class Html:
     """A piece of HTML that shows itself; `text` is what a terminal sees."""
 
     def __init__(self, body, text):
-        self.body, self.text = body, text
+        self.body = body
+        self.text = text
 
     def _repr_html_(self):
         return STYLE + self.body

@@ -57,7 +57,9 @@ def timeline(run, *, by="slot", names=None, said=None, title="", alt=None):
     if by not in ("slot", "request"):
         raise ValueError(f'timeline: by is {by!r}, expected "slot" or "request"')
     events.sort(key=lambda event: event[:2])
-    lines, sampled, partly = {}, Counter(), _partly(events)
+    lines = {}
+    sampled = Counter()
+    partly = _partly(events)
     for step, slot, request, kind in events:
         if kind not in KINDS:
             raise ValueError(
@@ -89,7 +91,8 @@ def timeline(run, *, by="slot", names=None, said=None, title="", alt=None):
 def _partly(events):
     """The (step, slot) of prefills that the same request followed up by another: they read a part
     and said nothing."""
-    after, partly = {}, set()
+    after = {}
+    partly = set()
     for step, slot, request, kind in reversed(events):
         if kind == "prefill" and after.get(request) == "prefill":
             partly.add((step, slot))

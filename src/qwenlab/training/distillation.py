@@ -112,7 +112,8 @@ def distill(
     if teacher:
         check_teacher(model, tokenizer, *teacher)
     rows = [rows[place] for place in seeded_order(len(rows), "held out", seed)]
-    apart, rows = sorted(rows[:held_out], key=lambda row: len(row.ids)), rows[held_out:]
+    apart = sorted(rows[:held_out], key=lambda row: len(row.ids))
+    rows = rows[held_out:]
     batches_an_epoch = -(-len(rows) // batch_size)
     steps = max(1, round(epochs * batches_an_epoch))
     options = {
@@ -150,7 +151,8 @@ def distill(
         loss = loss_of(parts)
         spent = training.spent / (60 * minutes) if minutes else 0
         rate = lr * min((step + 1) / WARM_UP, 1 - max(step / steps, spent))
-        norm, tokens = training.update(rate), sum(len(row.ids) for row in batch)
+        norm = training.update(rate)
+        tokens = sum(len(row.ids) for row in batch)
         pads = sum(len(part) * max(len(row.ids) for row in part) for part in parts) - tokens
         return {
             "loss": loss,
@@ -181,7 +183,8 @@ def mean_loss(
 
     Each part's sum is divided by the tokens of all parts: in a mean of their means a token in a
     small part counts more."""
-    targets, total = sum(len(row.ids) - row.prompt for part in parts for row in part), 0.0
+    targets = sum(len(row.ids) - row.prompt for part in parts for row in part)
+    total = 0.0
     for part in parts:
         loss = loss_sum(model, part, pad_id, teacher, temperature) / targets
         if loss.requires_grad:
