@@ -105,9 +105,10 @@ class Peers:
                 )
         lines = [
             f"{self.machine}, torch {self.torch_version}, transformers {self.transformers_version}",
-            f"{self.model}: {self.parameters:,} parameters in {self.dtype}, prompts of up to {self.prompt_tokens} "
-            f"tokens, {self.new_tokens} new ones a row",
-            f"memory reads {self.bytes_per_second / 1e9:.1f} GB/s; tokens/s, median of {self.repeats} (lowest–highest)",
+            f"{self.model}: {self.parameters:,} parameters in {self.dtype}, prompts of up to "
+            f"{self.prompt_tokens} tokens, {self.new_tokens} new ones a row",
+            f"memory reads {self.bytes_per_second / 1e9:.1f} GB/s; tokens/s, "
+            f"median of {self.repeats} (lowest–highest)",
             f"ratio: qwenlab / transformers; ratio to {first}: qwenlab / transformers at {first}",
             *("", "decode", *in_columns(decode), *partings),
         ]
@@ -168,7 +169,8 @@ def peers(
     vocab = network.config.vocab_size
     if max([longest, *lengths]) > limit:
         raise ValueError(
-            f"the longest row would hold {max([longest, *lengths])} tokens, expected at most {limit}"
+            f"the longest row would hold {max([longest, *lengths])} tokens, "
+            f"expected at most {limit}"
         )
 
     if on_load:
@@ -253,7 +255,8 @@ def decode_seconds(runs: list[tuple], name: str, size: int, new_tokens: int) -> 
     times = [whole_run - median(one for one, _, _ in runs) for _, whole_run, _ in runs]
     if min(times) <= 0:
         raise ValueError(
-            f"{name}, {size} rows: {new_tokens} new tokens took no longer than 1, expected more of them"
+            f"{name}, {size} rows: {new_tokens} new tokens took no longer than 1, "
+            "expected more of them"
         )
     return times
 

@@ -62,7 +62,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The runs, two a task, one by one first. `print(comparison)` is the table, `json()` one line."""
+    """The runs, two a task, one by one first. `print(comparison)` is the table,
+    `json()` one line."""
 
     model: str
     runs: list[Run]
@@ -92,12 +93,12 @@ class Comparison:
                 ]
                 table.append([*ours, *pairs[0], *pairs[1], f"{theirs.gigabytes[i]:.1f}"])
         lines = [
-            f"{self.model}: {self.machine}, torch {self.torch_version}, {self.dtype}; median of {self.repeats} "
-            "(lowest–highest)",
-            f"{self.problems} problems, at most {self.max_new_tokens} new tokens an answer; a quarter of the problems "
-            "for self-consistency and grpo",
-            "memory: the highest of the process, or of the GPU; published: Qwen3-0.6B, rasbt/reasoning-from-scratch, "
-            f"evaluation at batch {PUBLISHED['evaluation'].batch}",
+            f"{self.model}: {self.machine}, torch {self.torch_version}, {self.dtype}; median of "
+            f"{self.repeats} (lowest–highest)",
+            f"{self.problems} problems, at most {self.max_new_tokens} new tokens an answer; a "
+            "quarter of the problems for self-consistency and grpo",
+            "memory: the highest of the process, or of the GPU; published: Qwen3-0.6B, "
+            f"rasbt/reasoning-from-scratch, evaluation at batch {PUBLISHED['evaluation'].batch}",
         ]
         return "\n".join([*lines, "", *in_columns(table)])
 

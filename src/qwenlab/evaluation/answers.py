@@ -57,7 +57,8 @@ def content(text: str, start: int) -> str | None:
 
 
 def matching_brace(text: str, start: int) -> int | None:
-    r"""Index of the `}` that closes a brace opened before `start`; ``\{`` and ``\}`` are letters, not braces."""
+    r"""Index of the `}` that closes a brace opened before `start`;
+    ``\{`` and ``\}`` are letters, not braces."""
     depth = 1
     escaped = False
     for i in range(start, len(text)):

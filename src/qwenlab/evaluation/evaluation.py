@@ -217,8 +217,8 @@ class Evaluation:
         low, high = self.interval
         lines = [
             f"accuracy    {self.accuracy:.3f}, 95 % interval {low:.3f} to {high:.3f}",
-            f"answers     {len(self.records)} to {self.problems} problems; cut off {self.cut_off:.3f} of them, "
-            f"no answer in {self.no_answer:.3f}"
+            f"answers     {len(self.records)} to {self.problems} problems; cut off "
+            f"{self.cut_off:.3f} of them, no answer in {self.no_answer:.3f}"
             + (f"; {self.errors} ended with an error" if self.errors else ""),
             f"generation  {self.sampled_tokens} tokens in {self.generation_seconds:.2f} s, "
             f"{self.tokens_per_second:.0f} tokens/s, batch size {self.batch_size}",
@@ -236,7 +236,8 @@ class Evaluation:
 def grouped(
     records: list[dict], fields: dict[int, dict], name: str
 ) -> dict[str, tuple[int, float]]:
-    """For each value of the problems' field `name`: how many answers there are, and their accuracy."""
+    """For each value of the problems' field `name`: how many answers there are, and
+    their accuracy."""
     verdicts: dict[str, list[bool]] = {}
     for record in records:
         if name in fields[record["number"]]:

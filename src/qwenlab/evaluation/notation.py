@@ -100,7 +100,8 @@ def spell(text: str) -> str:
 
 
 def unwrap(text: str) -> str:
-    r"""Without Markdown or mathematics marks around the whole, or a ``\text{}`` with more than words in it."""
+    r"""Without Markdown or mathematics marks around the whole, or a ``\text{}`` with more than
+    words in it."""
     text = text.strip()
     for start, end in WRAPPERS:
         inside = text[len(start) : -len(end)]

@@ -146,7 +146,8 @@ def exact(found: re.Match) -> str:
 
 
 def same_value(one, two) -> bool:
-    """If the difference is provably zero. Numbers are tried first, which settles most that aren't."""
+    """If the difference is provably zero. Numbers are tried first, which settles most
+    that aren't."""
     import sympy
 
     if isinstance(one, sympy.MatrixBase) or isinstance(two, sympy.MatrixBase):

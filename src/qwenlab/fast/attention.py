@@ -1,4 +1,5 @@
-"""Attention with one product for q, k and v, one norm for their heads, and masks only where needed."""
+"""Attention with one product for q, k and v, one norm for their heads, and masks only
+where needed."""
 
 from itertools import accumulate
 

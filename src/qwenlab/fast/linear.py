@@ -32,7 +32,8 @@ def turned(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def shared(x: Tensor, weight: Tensor) -> Tensor:
-    """The rows shared out among the threads, as one batch of smaller products: small matrices gain."""
+    """The rows shared out among the threads, as one batch of smaller products:
+    small matrices gain."""
     rows = len(x)
     parts = max(1, min(torch.get_num_threads(), rows // 2))
     if rows % parts:

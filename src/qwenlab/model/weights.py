@@ -154,7 +154,8 @@ def tensor_files(folder: Path) -> dict[str, Path]:
         inside = isinstance(file, str) and file.endswith(".safetensors") and "\\" not in file
         if not inside or PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts:
             raise WeightsError(
-                f"{index}: {name} points to {file!r}, expected a .safetensors file inside the folder"
+                f"{index}: {name} points to {file!r}, expected a .safetensors file "
+                "inside the folder"
             )
         files[name] = folder / file
     for path in dict.fromkeys(files.values()):
