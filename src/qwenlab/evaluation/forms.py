@@ -27,8 +27,8 @@ NAME = re.compile(
     rf"|\( ?{SYMBOL}(?: ?, ?{SYMBOL})+ ?\)"
 )
 RELATION = re.compile(
-    r"\\(le|ge|ne|in|notin|approx|sim|simeq|cong|equiv|mid|nmid|subset|subseteq|perp|parallel|to|implies|iff"
-    r"|Rightarrow|Leftrightarrow|rightarrow)(?![a-zA-Z])|([=<>≡])"
+    r"\\(le|ge|ne|in|notin|approx|sim|simeq|cong|equiv|mid|nmid|subset|subseteq|perp|parallel|to"
+    r"|implies|iff|Rightarrow|Leftrightarrow|rightarrow)(?![a-zA-Z])|([=<>≡])"
 )
 SWAPPED = {"<": ">", ">": "<", "le": "ge", "ge": "le"}
 

@@ -7,7 +7,8 @@ DEEPEST = 30
 # A letter as a label with something beside it, at the start or after a separator:
 # `(B) 2`, `C. 3`, `D: 4`; `A) 1`.
 LABEL = re.compile(
-    r"(?:^|[\s,;~])(?:\([A-Ja-j]\)(?:\s+(?:\\d?frac|\\sqrt|\\text|[^\s\\+*/^=,;&|<>-])|\\[ ,;:]|[$0-9])"
+    r"(?:^|[\s,;~])"
+    r"(?:\([A-Ja-j]\)(?:\s+(?:\\d?frac|\\sqrt|\\text|[^\s\\+*/^=,;&|<>-])|\\[ ,;:]|[$0-9])"
     r"|[A-J][.:]\s*[-\\$0-9])"
 )
 HALF_LABEL = re.compile(r"(?:^|[\s,;~])[A-Za-z]\)\s*[^\s,;]")

@@ -150,9 +150,8 @@ def fetch() -> Path:
         )
         raise ProblemError(
             f"math500: {MATH500['repo_id']} is not in the cache {constants.HF_HUB_CACHE}, and "
-            f"{offline} "
-            f"({type(problem).__name__}); name a .json or .jsonl file that you have, or set "
-            "HF_HOME to a folder that has it"
+            f"{offline} ({type(problem).__name__}); name a .json or .jsonl file that you have, "
+            "or set HF_HOME to a folder that has it"
         ) from None
 
 

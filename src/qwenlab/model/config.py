@@ -257,7 +257,7 @@ def refuse_what_does_not_fit(config: Config, source: str) -> None:
         )
     if not 2 <= config.rotary_dim <= config.head_dim or config.rotary_dim % 2:
         raise ConfigError(
-            f"{source}: partial_rotary_factor {config.partial_rotary_factor} of head_dim "
-            f"{config.head_dim} "
-            f"is {config.rotary_dim} features, expected an even number from 2 to {config.head_dim}"
+            f"{source}: partial_rotary_factor {config.partial_rotary_factor} "
+            f"of head_dim {config.head_dim} is {config.rotary_dim} features, "
+            f"expected an even number from 2 to {config.head_dim}"
         )

@@ -73,8 +73,8 @@ class DeltaNet(nn.Module):
         return self.out_proj(out.flatten(2).to(x.dtype))  # (B, W, value heads * Dv) to hidden
 
     def convolve(self, inputs: Tensor) -> Tensor:
-        """Causal depthwise convolution and silu: (B, taps - 1 + W, channels) to (B,
-        W, channels)."""
+        """Causal depthwise convolution and silu: (B, taps - 1 + W, channels) to
+        (B, W, channels)."""
         mixed = self.conv1d(inputs.transpose(1, 2))  # (B, channels, W)
         return F.silu(mixed.transpose(1, 2).float())
 

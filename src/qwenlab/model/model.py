@@ -89,8 +89,8 @@ class Model(nn.Module):
     def attention(self, value: str | Callable) -> None:
         if not callable(value) and value not in BY_NAME:
             raise ValueError(
-                f"attention is {value!r}, expected 'sdpa', 'eager' or a function (q, k, v, mask, "
-                "scale)"
+                f"attention is {value!r}, expected 'sdpa', 'eager' or a function "
+                "(q, k, v, mask, scale)"
             )
         self._attention = value
         for module in self.modules():
@@ -229,8 +229,8 @@ def check_call(input_ids, attention_mask, state, rows, position_ids) -> bool:
     own_mask = attention_mask is not None and attention_mask.dim() == 4
     if input_ids.dim() != 2 or input_ids.dtype != torch.int64 or 0 in input_ids.shape:
         raise ValueError(
-            f"input_ids is {tuple(input_ids.shape)} {input_ids.dtype}, expected (B, T) int64, "
-            "T >= 1"
+            f"input_ids is {tuple(input_ids.shape)} {input_ids.dtype}, "
+            "expected (B, T) int64, T >= 1"
         )
     batch, width = input_ids.shape
     if attention_mask is not None:

@@ -65,8 +65,8 @@ class Curve(Html):
             shown = self.labels is True or (self.labels and name in self.labels)
             for x, median, end in zip(xs, medians, ends, strict=True) if shown else ():
                 axes.annotate(
-                    number(median), (x, end), (0, offset), textcoords="offset points", ha="center", va=side,
-                    fontsize=8, color=colour,
+                    number(median), (x, end), (0, offset), textcoords="offset points",
+                    ha="center", va=side, fontsize=8, color=colour,
                 )  # fmt: skip
         for letter, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
             if letter in self.log:
@@ -94,9 +94,11 @@ class Curve(Html):
         lines = ["".join(f'<td class="o">{escape(text)}</td>' for text in line) for line in lines]
         return (
             f'<figure class="qwl"><figcaption>{escape(self.title)}</figcaption>'
-            f'<div class="qwl-box" tabindex="0" role="img" aria-label="{escape(self.alt)}">{_svg(self.figure())}</div>'
-            f'<details><summary>The numbers</summary><div class="qwl-box" tabindex="0" role="group" aria-label='
-            f'"{escape(self.title or "The numbers")}"><table class="qwl-grid"><thead><tr>{head}</tr></thead>'
+            '<div class="qwl-box" tabindex="0" role="img" '
+            f'aria-label="{escape(self.alt)}">{_svg(self.figure())}</div>'
+            '<details><summary>The numbers</summary><div class="qwl-box" tabindex="0" '
+            f'role="group" aria-label="{escape(self.title or "The numbers")}"><table '
+            f'class="qwl-grid"><thead><tr>{head}</tr></thead>'
             f"<tbody><tr>{'</tr><tr>'.join(lines)}</tr></tbody></table></div></details></figure>"
         )
 
@@ -138,7 +140,8 @@ def _point(point, name, log):
     x, value, low, high = numbers = tuple(float(n) for n in (x, value, low, high))
     if not all(map(math.isfinite, numbers)) or not low <= value <= high:
         raise ValueError(
-            f"curve: {name!r} has {numbers}, expected finite x, median, low, high with the median between"
+            f"curve: {name!r} has {numbers}, expected finite x, median, low, "
+            "high with the median between"
         )
     if ("x" in log and x <= 0) or ("y" in log and low <= 0):
         raise ValueError(f"curve: {name!r} has {numbers}, a log axis holds only what is above 0")
@@ -169,9 +172,10 @@ def _svg(figure):
     svg = re.sub(r"\s*\n\s*", " ", file.getvalue())
     # what a page does not need, or must not have: rules for every element, ids that repeat
     dropped = (
-        "^.*?(?=<svg)", "(?<=<svg ).*?(?=viewBox)", "<metadata>.*?</metadata>", "<style.*?</style>", "<!--.*?-->",
-        r'(?<=<g) id="[\w.]+"', ' clip-path="[^"]*"', '(?<=[\\d"]) style="fill: (?!none)[^"]*"(?=/>)',
-        "font-family: [^;]*; ?", r' transform="rotate\(-0 [^"]*"', r"(?<=\.\d\d)\d+(?![^<>]*</text>)",
+        "^.*?(?=<svg)", "(?<=<svg ).*?(?=viewBox)", "<metadata>.*?</metadata>",
+        "<style.*?</style>", "<!--.*?-->", r'(?<=<g) id="[\w.]+"', ' clip-path="[^"]*"',
+        '(?<=[\\d"]) style="fill: (?!none)[^"]*"(?=/>)', "font-family: [^;]*; ?",
+        r' transform="rotate\(-0 [^"]*"', r"(?<=\.\d\d)\d+(?![^<>]*</text>)",
     )  # fmt: skip
     svg = re.sub("|".join(dropped), "", svg)
     svg = re.sub(

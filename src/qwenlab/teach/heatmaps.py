@@ -58,7 +58,8 @@ class Heatmap(Html):
             f'<figure class="qwl"><figcaption>{escape(self.title)}</figcaption>'
             f'<div class="qwl-box" tabindex="0" role="group" aria-label="{escape(self.alt)}">'
             f'<table class="qwl-grid{" see" if self.focus else ""}">'
-            f"<thead><tr><th></th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></figure>"
+            f"<thead><tr><th></th>{head}</tr></thead><tbody>{''.join(lines)}"
+            "</tbody></table></div></figure>"
         )
 
     def _focus(self, row):
@@ -71,7 +72,10 @@ class Heatmap(Html):
             for label, cell in zip(self.columns, self.cells[row], strict=True)
             if cell.kind == "a"
         ]
-        return f' tabindex="0" aria-label="{escape(self.rows[row])} sees {escape(", ".join(seen) or "nothing")}"'
+        return (
+            f' tabindex="0" aria-label="{escape(self.rows[row])} sees '
+            f'{escape(", ".join(seen) or "nothing")}"'
+        )
 
     def _plain(self):
         table = [["", *self.columns]]
@@ -108,8 +112,9 @@ class Heatmap(Html):
                 axes.add_patch(Rectangle((j + 0.04, i + 0.06), 0.92, 0.88, **style))
                 weight = "bold" if cell.kind == "n" else "normal"
                 axes.text(
-                    j + 0.5, i + 0.52, _plain_math(cell.text), ha="center", va="center", fontsize=9, family="monospace",
-                    color=palette.ink_on(cell.colour), weight=weight, zorder=3,
+                    j + 0.5, i + 0.52, _plain_math(cell.text), ha="center", va="center",
+                    fontsize=9, family="monospace", color=palette.ink_on(cell.colour),
+                    weight=weight, zorder=3,
                 )  # fmt: skip
         axes.set(
             xlim=(0, len(self.columns)), ylim=(len(self.rows), 0), title=_plain_math(self.title)
@@ -204,7 +209,8 @@ def _matrix(values, name):
     shape = getattr(values, "shape", None)
     if shape is not None and len(shape) != 2:
         raise ValueError(
-            f"heatmap: {name} must be a matrix, got shape {tuple(shape)}; pick one, as in mask[0, 0]"
+            f"heatmap: {name} must be a matrix, got shape {tuple(shape)}; "
+            "pick one, as in mask[0, 0]"
         )
     values = values.tolist() if hasattr(values, "tolist") else list(values)
     values = [row.tolist() if hasattr(row, "tolist") else list(row) for row in values]

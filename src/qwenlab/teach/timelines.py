@@ -1,4 +1,5 @@
-"""`timeline`: who was in which row at which step, and which row-steps paid. Drawn as a heatmap is."""
+"""`timeline`: who was in which row at which step, and which row-steps paid.
+Drawn as a heatmap is."""
 
 from collections import Counter
 
@@ -19,7 +20,8 @@ class Timeline(Heatmap):
 
     def _body(self):
         legend = "".join(
-            f'<td class="{KINDS[kind][0]}">{KINDS[kind][1] or "&nbsp;"}</td><th>{kind}: {count}</th>'
+            f'<td class="{KINDS[kind][0]}">{KINDS[kind][1] or "&nbsp;"}</td><th>{kind}: '
+            f"{count}</th>"
             for kind, count in self.counts.items()
         )
         legend = (
@@ -63,7 +65,8 @@ def timeline(run, *, by="slot", names=None, said=None, title="", alt=None):
     for step, slot, request, kind in events:
         if kind not in KINDS:
             raise ValueError(
-                f"timeline: step {step}, slot {slot} is {kind!r}, expected one of {', '.join(KINDS)}"
+                f"timeline: step {step}, slot {slot} is {kind!r}, "
+                f"expected one of {', '.join(KINDS)}"
             )
         text = (
             ""

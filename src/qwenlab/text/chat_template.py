@@ -20,7 +20,8 @@ NAMED_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 class ChatTemplateError(QwenlabError):
-    """The messages are malformed, or the checkpoint's template is missing, broken, or refuses them."""
+    """The messages are malformed, or the checkpoint's template is missing, broken, or
+    refuses them."""
 
 
 class ChatTemplate:
@@ -74,7 +75,10 @@ class ChatTemplate:
         if isinstance(text, list):  # several by name: [{"name": "default", "template": "..."}, ...]
             for index, item in enumerate(text):
                 if not isinstance(item, dict) or not isinstance(item.get("name"), str):
-                    reason = f"chat_template[{index}] has no name, expected a dict with name and template"
+                    reason = (
+                        f"chat_template[{index}] has no name, expected a dict with name "
+                        "and template"
+                    )
                     raise ChatTemplateError(f"{settings_path}: {reason}")
             named = {item["name"]: item.get("template") for item in text}
             if "default" not in named:

@@ -225,8 +225,8 @@ def check_teacher(model, tokenizer, teacher, its_tokenizer) -> None:
     if differing or model.config.vocab_size != teacher.config.vocab_size:
         id = min(differing, default=min(model.config.vocab_size, teacher.config.vocab_size))
         raise TrainingError(
-            f"a teacher's logits need the student's vocabulary: id {id} is {theirs.get(id)!r} to the teacher, "
-            f"{ours.get(id)!r} to the student; train on its traces alone"
+            f"a teacher's logits need the student's vocabulary: id {id} is {theirs.get(id)!r} to "
+            f"the teacher, {ours.get(id)!r} to the student; train on its traces alone"
         )
 
 
