@@ -31,8 +31,10 @@ class Pair:
     @classmethod
     def of(cls, tokens: int, ours: list[float], theirs: list[float]) -> "Pair":
         """From the seconds that each took for so many tokens."""
-        rates = (Spread.of(tokens / s for s in seconds) for seconds in (ours, theirs))
-        return cls(*rates, Spread.of(b / a for a, b in zip(ours, theirs, strict=True)))
+        our_rate = Spread.of(tokens / s for s in ours)
+        their_rate = Spread.of(tokens / s for s in theirs)
+        ratio = Spread.of(b / a for a, b in zip(ours, theirs, strict=True))
+        return cls(our_rate, their_rate, ratio)
 
     def cells(self) -> list[str]:
         digits = 0 if min(self.qwenlab.median, self.transformers.median) >= 100 else 1
@@ -205,9 +207,10 @@ def peers(
     for size in sizes:
         runs = [readings[size, name, False] for name in NAMES]
         batches.append(weigh(network, machine, prompts[:size], new_tokens, runs, batches[:1]))
-    alone = {
-        n: Pair.of(n, *([s for s, _ in readings[n, name, True]] for name in NAMES)) for n in lengths
-    }
+    alone = {}
+    for length in lengths:
+        seconds = [first_seconds(readings[length, name, True]) for name in NAMES]
+        alone[length] = Pair.of(length, *seconds)
     versions = (
         torch.__version__,
         version("transformers"),
@@ -238,7 +241,7 @@ def weigh(
         name: least * (new_tokens - 1) / median(times)
         for name, times in zip(NAMES, decoding, strict=True)
     }
-    prefill = Pair.of(tokens, *([one for one, _, _ in each] for each in runs))
+    prefill = Pair.of(tokens, *map(first_seconds, runs))
     return Batch(
         size,
         prefill,
@@ -249,10 +252,16 @@ def weigh(
     )
 
 
+def first_seconds(runs: list[tuple]) -> list[float]:
+    """The first entry of each run: its seconds for one token."""
+    return [run[0] for run in runs]
+
+
 def decode_seconds(runs: list[tuple], name: str, size: int, new_tokens: int) -> list[float]:
     """What each run (one token, all tokens, ids) took longer for all than the median for one: a
     single slow prefill must not make decoding look quick."""
-    times = [whole_run - median(one for one, _, _ in runs) for _, whole_run, _ in runs]
+    for_one = median(first_seconds(runs))
+    times = [whole_run - for_one for _, whole_run, _ in runs]
     if min(times) <= 0:
         raise ValueError(
             f"{name}, {size} rows: {new_tokens} new tokens took no longer than 1, "

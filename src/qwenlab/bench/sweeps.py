@@ -109,16 +109,16 @@ def sweep(
         ).stats
 
     readings = alternate(run, sizes, repeats, warm_up, progress)
-    points = [
-        Point(
+    points = []
+    for size, stats in readings.items():
+        point = Point(
             size,
             Spread.of(s.tokens_per_second for s in stats),
             Spread.of((s.sampled_tokens - size) / s.decode_seconds for s in stats),
             Spread.of(s.prefill_seconds for s in stats),
             Spread.of(s.decode_seconds / (new_tokens - 1) for s in stats),
         )
-        for size, stats in readings.items()
-    ]
+        points.append(point)
     parameters = sum(p.numel() for p in model.parameters())
     dtype = str(model.dtype).removeprefix("torch.")
     about = (

@@ -162,16 +162,11 @@ def compare_workloads(
         return in_a_process(case, common, environment)
 
     readings = alternate(run, cases, repeats, warm_up=0, progress=progress)
-    runs = [
-        Run(
-            *case,
-            Spread.of(told["seconds"] for told in all_told),
-            all_told[0]["tokens"],
-            max(told["memory"] for told in all_told),
-            all_told[0]["loaded"],
-        )
-        for case, all_told in readings.items()
-    ]
+    runs = []
+    for case, all_told in readings.items():
+        seconds = Spread.of(told["seconds"] for told in all_told)
+        memory = max(told["memory"] for told in all_told)
+        runs.append(Run(*case, seconds, all_told[0]["tokens"], memory, all_told[0]["loaded"]))
     about = next(iter(readings.values()))[0]
     return Comparison(
         model,

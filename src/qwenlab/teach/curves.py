@@ -28,14 +28,16 @@ class Curve(Html):
         self.alt = alt
         self.log = log
         self.labels = labels
-        super().__init__(self._body(), "\n".join("  ".join(line) for line in self.table()))
+        super().__init__(self._body(), "\n".join(map("  ".join, self.table())))
 
     def table(self):
         """The numbers as lines of text, the header first: one line an x, one column a series."""
-        at = {name: {x: point for x, *point in points} for name, points in self.series.items()}
+        at = []
+        for points in self.series.values():
+            at.append({x: point for x, *point in points})
         lines = [[self.x or "x", *self.series]]
-        for x in sorted({x for points in at.values() for x in points}):
-            lines.append([number(x), *(_cell(points.get(x)) for points in at.values())])
+        for x in sorted(set().union(*at)):
+            lines.append([number(x), *(_cell(points.get(x)) for points in at)])
         return lines
 
     def figure(self):
@@ -91,7 +93,9 @@ class Curve(Html):
     def _body(self):
         head, *lines = self.table()
         head = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-        lines = ["".join(f'<td class="o">{escape(text)}</td>' for text in line) for line in lines]
+        rows = []
+        for line in lines:
+            rows.append("".join(f'<td class="o">{escape(text)}</td>' for text in line))
         return (
             f'<figure class="qwl"><figcaption>{escape(self.title)}</figcaption>'
             '<div class="qwl-box" tabindex="0" role="img" '
@@ -99,7 +103,7 @@ class Curve(Html):
             '<details><summary>The numbers</summary><div class="qwl-box" tabindex="0" '
             f'role="group" aria-label="{escape(self.title or "The numbers")}"><table '
             f'class="qwl-grid"><thead><tr>{head}</tr></thead>'
-            f"<tbody><tr>{'</tr><tr>'.join(lines)}</tr></tbody></table></div></details></figure>"
+            f"<tbody><tr>{'</tr><tr>'.join(rows)}</tr></tbody></table></div></details></figure>"
         )
 
 
@@ -117,10 +121,10 @@ def curve(series, *, x="", y="", title="", alt=None, log="xy", labels=True):
     """
     if not 1 <= len(series) <= len(MARKERS):
         raise ValueError(f"curve: {len(series)} series, expected 1 to {len(MARKERS)}")
-    series = {
-        name: sorted(_point(point, name, log) for point in points)
-        for name, points in series.items()
-    }
+    checked = {}
+    for name, points in series.items():
+        checked[name] = sorted(_point(point, name, log) for point in points)
+    series = checked
     if empty := [name for name, points in series.items() if not points]:
         raise ValueError(f"curve: {empty[0]!r} has no points")
     ends = [(name, *points[0][:2], *points[-1][:2]) for name, points in series.items()]

@@ -169,7 +169,8 @@ def _page(draw, controls):
     if _spent + size > MAX_BYTES:
         raise ValueError(
             f"explore: this widget takes {size:,} bytes and the page's widgets before it "
-            f"{_spent:,}; a page holds at most {MAX_BYTES:,}. Draw less in a state or offer fewer states."
+            f"{_spent:,}; "
+            f"a page holds at most {MAX_BYTES:,}. Draw less in a state or offer fewer states."
         )
     _spent += size
     return Html(body, f"explore: {len(states)} states; the first is {_words(controls, states[0])}")
@@ -211,10 +212,7 @@ def _input(control, name):
 def _script(name, controls, which):
     """Reads the controls, finds the picture of that state and shows a copy of it. `which` maps a
     state to a picture."""
-    data = [
-        [control.kind, control.label, [str(value) for value in control.values]]
-        for control in controls
-    ]
+    data = [[control.kind, control.label, list(map(str, control.values))] for control in controls]
     data = json.dumps(data).replace("</", "<\\/")
     return f"""(()=>{{
 const root=document.getElementById("{name}"),controls={data},which={json.dumps(which)};

@@ -79,15 +79,13 @@ class Heatmap(Html):
 
     def _plain(self):
         table = [["", *self.columns]]
-        table += [
-            [label, *(cell.text for cell in row)]
-            for label, row in zip(self.rows, self.cells, strict=True)
-        ]
-        widths = [max(len(line[k]) for line in table) for k in range(len(table[0]))]
-        lines = [
-            "  ".join(text.rjust(w) for text, w in zip(line, widths, strict=True)) for line in table
-        ]
-        return "\n".join(([self.title] if self.title else []) + lines)
+        for label, row in zip(self.rows, self.cells, strict=True):
+            table.append([label, *(cell.text for cell in row)])
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [self.title] if self.title else []
+        for line in table:
+            lines.append("  ".join(map(str.rjust, line, widths)))
+        return "\n".join(lines)
 
     def figure(self):
         """The same picture as a matplotlib figure (light palette), for slides and print."""
@@ -158,13 +156,12 @@ def heatmap(
         )
     flat = [v for row in values for v in row]
     if any(isinstance(v, float) for v in flat):
-        flat = [float(v) for v in flat]
-        values = [[float(v) for v in row] for row in values]
+        flat = list(map(float, flat))
+        values = [list(map(float, row)) for row in values]
     largest = max((abs(v) for v in flat if isinstance(v, float) and math.isfinite(v)), default=0)
-    cells = [
-        [_cell(v, pad, largest) for v, pad in zip(row, pad_row, strict=True)]
-        for row, pad_row in zip(values, pads, strict=True)
-    ]
+    cells = []
+    for row, pad_row in zip(values, pads, strict=True):
+        cells.append([_cell(v, pad, largest) for v, pad in zip(row, pad_row, strict=True)])
     alt = alt or f"{title or 'Heatmap'}: {height} rows, {width} columns."
     return Heatmap(cells, rows, columns, title, alt, set(map(tuple, marked)), focus)
 

@@ -82,7 +82,9 @@ def timeline(run, *, by="slot", names=None, said=None, title="", alt=None):
     steps = range(min(event[0] for event in events), max(event[0] for event in events) + 1)
     counts = Counter(event[3] for event in events)
     counts = {kind: counts[kind] for kind in KINDS}
-    cells = [[lines[key].get(step, Cell("", "o")) for step in steps] for key in sorted(lines)]
+    cells = []
+    for key in sorted(lines):
+        cells.append([lines[key].get(step, Cell("", "o")) for step in steps])
     labels = [f"{by} {names[key] if names and by == 'request' else key}" for key in sorted(lines)]
     alt = (
         alt

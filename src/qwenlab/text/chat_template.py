@@ -193,10 +193,11 @@ def guard(messages: list[dict[str, str]], control: list[str], alive: tuple[str, 
         starts = other_starts if role == "assistant" and key == "content" else all_starts
         return starts.sub(lambda match: match[0] + spare, text)
 
-    return [
-        {key: guarded(message["role"], key, text) for key, text in message.items()}
-        for message in messages
-    ]
+    safe = []
+    for message in messages:
+        kept = {key: guarded(message["role"], key, text) for key, text in message.items()}
+        safe.append(kept)
+    return safe
 
 
 def starts_of(tokens: list[str]) -> re.Pattern:

@@ -153,14 +153,16 @@ def distill(
         rate = lr * min((step + 1) / WARM_UP, 1 - max(step / steps, spent))
         norm = training.update(rate)
         tokens = sum(len(row.ids) for row in batch)
-        pads = sum(len(part) * max(len(row.ids) for row in part) for part in parts) - tokens
+        padded = 0
+        for part in parts:
+            padded += len(part) * max(len(row.ids) for row in part)
         return {
             "loss": loss,
             **measured,
             "lr": rate,
             "gradient_norm": norm,
             "tokens": tokens,
-            "pads": pads,
+            "pads": padded - tokens,
         }
 
     with RunFolder(folder, settings) if folder else nullcontext() as run:
@@ -171,7 +173,8 @@ def distill(
     if apart:
         losses = {record["step"]: record["held_out_loss"] for record in metrics[::CHECK_EVERY]}
         losses[training.step] = held_out_loss()
-    pads, tokens = (sum(record[name] for record in metrics) for name in ("pads", "tokens"))
+    pads = sum(record["pads"] for record in metrics)
+    tokens = sum(record["tokens"] for record in metrics)
     return Distilled(losses, dropped, pads / (pads + tokens), metrics)
 
 

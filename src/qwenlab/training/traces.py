@@ -256,10 +256,9 @@ def make_traces(
         run.append(TRACES if useful else REJECTED, record)
 
     with RunFolder(folder, settings | {"plain": plain, "seed": seed}) as run:
-        kept, rejected = (
-            run.done(name, FIELDS, ("number",), [(number,) for number in numbers])
-            for name in (TRACES, REJECTED)
-        )
+        keys = [(number,) for number in numbers]
+        kept = run.done(TRACES, FIELDS, ("number",), keys)
+        rejected = run.done(REJECTED, FIELDS, ("number",), keys)
         if twice := kept.keys() & rejected.keys():
             raise RunFolderError(
                 f"{run.path}: number {min(twice)[0]} is in both {TRACES} and {REJECTED}"
