@@ -57,7 +57,10 @@ def load(name, dtype=None, device=None, fast: bool = True) -> tuple[Model, Token
         )
         warnings.warn(reason, stacklevel=2)
     if config.tie_word_embeddings and has_own_head(folder):
-        reason = f"{folder}: config.json ties lm_head to the embedding, but the stored one differs and is used"
+        reason = (
+            f"{folder}: config.json ties lm_head to the embedding, "
+            "but the stored one differs and is used"
+        )
         warnings.warn(reason, stacklevel=2)
         config = replace(config, tie_word_embeddings=False)
     with torch.device("meta"):  # shapes without numbers: the file's tensors take their places
@@ -189,7 +192,8 @@ def download(name: str) -> Path:
         ) from None
     except hub.RepositoryNotFoundError:
         raise CheckpointError(
-            f"{name}: not on the hub, or private (check the spelling; no folder ./{name} exists either)"
+            f"{name}: not on the hub, or private (check the spelling; "
+            f"no folder ./{name} exists either)"
         ) from None
     except hub.LocalEntryNotFoundError:
         how = (
@@ -202,7 +206,8 @@ def download(name: str) -> Path:
         status = problem.response.status_code if problem.response is not None else "no status"
         if status in (401, 403):
             raise CheckpointError(
-                f"{name}: the hub refuses access ({status}); set HF_TOKEN to a token that may read it"
+                f"{name}: the hub refuses access ({status}); set HF_TOKEN to a token that "
+                "may read it"
             ) from None
         raise CheckpointError(
             f"{name}: the hub answered with an error ({status}); try again later"

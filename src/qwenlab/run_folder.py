@@ -79,8 +79,8 @@ class RunFolder:
         for name in [*now, *there]:
             if there.get(name) != now.get(name):
                 raise RunFolderError(
-                    f"{self.path}: holds another run ({name} is {there.get(name)!r} there, {now.get(name)!r} now); "
-                    "name another folder, or the same settings"
+                    f"{self.path}: holds another run ({name} is {there.get(name)!r} there, "
+                    f"{now.get(name)!r} now); name another folder, or the same settings"
                 )
 
     def clear(self) -> None:

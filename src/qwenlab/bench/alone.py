@@ -1,4 +1,5 @@
-"""Is a row's answer the one it gives alone? Ids are compared, then logits, read again side by side."""
+"""Is a row's answer the one it gives alone? Ids are compared, then logits, read again
+side by side."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

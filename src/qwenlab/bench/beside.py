@@ -31,8 +31,10 @@ class Pair:
     @classmethod
     def of(cls, tokens: int, ours: list[float], theirs: list[float]) -> "Pair":
         """From the seconds that each took for so many tokens."""
-        rates = (Spread.of(tokens / s for s in seconds) for seconds in (ours, theirs))
-        return cls(*rates, Spread.of(b / a for a, b in zip(ours, theirs, strict=True)))
+        our_rate = Spread.of(tokens / s for s in ours)
+        their_rate = Spread.of(tokens / s for s in theirs)
+        ratio = Spread.of(b / a for a, b in zip(ours, theirs, strict=True))
+        return cls(our_rate, their_rate, ratio)
 
     def cells(self) -> list[str]:
         digits = 0 if min(self.qwenlab.median, self.transformers.median) >= 100 else 1
@@ -105,9 +107,10 @@ class Peers:
                 )
         lines = [
             f"{self.machine}, torch {self.torch_version}, transformers {self.transformers_version}",
-            f"{self.model}: {self.parameters:,} parameters in {self.dtype}, prompts of up to {self.prompt_tokens} "
-            f"tokens, {self.new_tokens} new ones a row",
-            f"memory reads {self.bytes_per_second / 1e9:.1f} GB/s; tokens/s, median of {self.repeats} (lowest–highest)",
+            f"{self.model}: {self.parameters:,} parameters in {self.dtype}, prompts of up to "
+            f"{self.prompt_tokens} tokens, {self.new_tokens} new ones a row",
+            f"memory reads {self.bytes_per_second / 1e9:.1f} GB/s; tokens/s, "
+            f"median of {self.repeats} (lowest–highest)",
             f"ratio: qwenlab / transformers; ratio to {first}: qwenlab / transformers at {first}",
             *("", "decode", *in_columns(decode), *partings),
         ]
@@ -158,18 +161,18 @@ def peers(
 
     Raises ValueError for sizes below 1, fewer than 2 new tokens or a row longer than the context,
     and QwenlabError where the model can't be had or transformers is missing."""
-    sizes, lengths = (
-        distinct(batch_sizes),
-        [whole(length, "a prefill length", 1) for length in prefill],
-    )
+    sizes = distinct(batch_sizes)
+    lengths = [whole(length, "a prefill length", 1) for length in prefill]
     longest = whole(prompt_tokens, "prompt_tokens", 1) + whole(new_tokens, "new_tokens", 2)
     whole(repeats, "repeats", 1)
     sides = dict(zip(NAMES, load_twins(model, shape, dtype, device), strict=True))
     network = sides["qwenlab"].model
-    limit, vocab = network.config.max_position_embeddings, network.config.vocab_size
+    limit = network.config.max_position_embeddings
+    vocab = network.config.vocab_size
     if max([longest, *lengths]) > limit:
         raise ValueError(
-            f"the longest row would hold {max([longest, *lengths])} tokens, expected at most {limit}"
+            f"the longest row would hold {max([longest, *lengths])} tokens, "
+            f"expected at most {limit}"
         )
 
     if on_load:
@@ -204,9 +207,10 @@ def peers(
     for size in sizes:
         runs = [readings[size, name, False] for name in NAMES]
         batches.append(weigh(network, machine, prompts[:size], new_tokens, runs, batches[:1]))
-    alone = {
-        n: Pair.of(n, *([s for s, _ in readings[n, name, True]] for name in NAMES)) for n in lengths
-    }
+    alone = {}
+    for length in lengths:
+        seconds = [first_seconds(readings[length, name, True]) for name in NAMES]
+        alone[length] = Pair.of(length, *seconds)
     versions = (
         torch.__version__,
         version("transformers"),
@@ -223,7 +227,8 @@ def weigh(
 ) -> Batch:
     """One batch size, from the runs of ours and of theirs; `first` holds the first batch size
     unless this is it."""
-    size, tokens = len(prompts), sum(map(len, prompts))
+    size = len(prompts)
+    tokens = sum(map(len, prompts))
     decoding = [
         decode_seconds(each, name, size, new_tokens) for each, name in zip(runs, NAMES, strict=True)
     ]
@@ -236,7 +241,7 @@ def weigh(
         name: least * (new_tokens - 1) / median(times)
         for name, times in zip(NAMES, decoding, strict=True)
     }
-    prefill = Pair.of(tokens, *([one for one, _, _ in each] for each in runs))
+    prefill = Pair.of(tokens, *map(first_seconds, runs))
     return Batch(
         size,
         prefill,
@@ -247,13 +252,20 @@ def weigh(
     )
 
 
+def first_seconds(runs: list[tuple]) -> list[float]:
+    """The first entry of each run: its seconds for one token."""
+    return [run[0] for run in runs]
+
+
 def decode_seconds(runs: list[tuple], name: str, size: int, new_tokens: int) -> list[float]:
     """What each run (one token, all tokens, ids) took longer for all than the median for one: a
     single slow prefill must not make decoding look quick."""
-    times = [whole_run - median(one for one, _, _ in runs) for _, whole_run, _ in runs]
+    for_one = median(first_seconds(runs))
+    times = [whole_run - for_one for _, whole_run, _ in runs]
     if min(times) <= 0:
         raise ValueError(
-            f"{name}, {size} rows: {new_tokens} new tokens took no longer than 1, expected more of them"
+            f"{name}, {size} rows: {new_tokens} new tokens took no longer than 1, "
+            "expected more of them"
         )
     return times
 

@@ -47,8 +47,8 @@ class Sweep:
             table.append([str(p.batch_size), *rates, in_ms(p.first_token_s), in_ms(p.step_s)])
         lines = [
             f"{self.machine}, torch {self.torch_version}",
-            f"{self.parameters:,} parameters in {self.dtype}, {self.prompt_tokens} prompt tokens and "
-            f"{self.new_tokens} new ones a row",
+            f"{self.parameters:,} parameters in {self.dtype}, {self.prompt_tokens} prompt tokens "
+            f"and {self.new_tokens} new ones a row",
             f"median of {self.repeats} (lowest–highest)",
             "",
         ]
@@ -95,7 +95,8 @@ def sweep(
     limit = model.config.max_position_embeddings
     if total > limit:
         raise ValueError(
-            f"{prompt_tokens} prompt tokens and {new_tokens} new ones: expected at most {limit} together"
+            f"{prompt_tokens} prompt tokens and {new_tokens} new ones: "
+            f"expected at most {limit} together"
         )
     generator = torch.Generator().manual_seed(seed)
     prompts = torch.randint(
@@ -108,16 +109,16 @@ def sweep(
         ).stats
 
     readings = alternate(run, sizes, repeats, warm_up, progress)
-    points = [
-        Point(
+    points = []
+    for size, stats in readings.items():
+        point = Point(
             size,
             Spread.of(s.tokens_per_second for s in stats),
             Spread.of((s.sampled_tokens - size) / s.decode_seconds for s in stats),
             Spread.of(s.prefill_seconds for s in stats),
             Spread.of(s.decode_seconds / (new_tokens - 1) for s in stats),
         )
-        for size, stats in readings.items()
-    ]
+        points.append(point)
     parameters = sum(p.numel() for p in model.parameters())
     dtype = str(model.dtype).removeprefix("torch.")
     about = (

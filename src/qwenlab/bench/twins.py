@@ -14,17 +14,22 @@ from qwenlab.model.model import Model
 SHAPES = {  # as in the config.json of Qwen/Qwen3-0.6B and in the text part of Qwen/Qwen3.5-0.8B's
     "0.6b": {
         "model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072,
-        "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
-        "max_position_embeddings": 40960, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+        "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8,
+        "head_dim": 128, "max_position_embeddings": 40960,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
         "tie_word_embeddings": True,
     },
     "0.8b": {
-        "model_type": "qwen3_5_text", "vocab_size": 248320, "hidden_size": 1024, "intermediate_size": 3584,
-        "num_hidden_layers": 24, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256,
+        "model_type": "qwen3_5_text", "vocab_size": 248320, "hidden_size": 1024,
+        "intermediate_size": 3584, "num_hidden_layers": 24, "num_attention_heads": 8,
+        "num_key_value_heads": 2, "head_dim": 256,
         "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 6,
         "linear_num_key_heads": 16, "linear_num_value_heads": 16, "linear_key_head_dim": 128,
-        "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "max_position_embeddings": 262144,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
+        "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
+        "max_position_embeddings": 262144,
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25,
+        },
         "tie_word_embeddings": True,
     },
 }

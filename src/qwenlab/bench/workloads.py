@@ -62,7 +62,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The runs, two a task, one by one first. `print(comparison)` is the table, `json()` one line."""
+    """The runs, two a task, one by one first. `print(comparison)` is the table,
+    `json()` one line."""
 
     model: str
     runs: list[Run]
@@ -92,12 +93,12 @@ class Comparison:
                 ]
                 table.append([*ours, *pairs[0], *pairs[1], f"{theirs.gigabytes[i]:.1f}"])
         lines = [
-            f"{self.model}: {self.machine}, torch {self.torch_version}, {self.dtype}; median of {self.repeats} "
-            "(lowest–highest)",
-            f"{self.problems} problems, at most {self.max_new_tokens} new tokens an answer; a quarter of the problems "
-            "for self-consistency and grpo",
-            "memory: the highest of the process, or of the GPU; published: Qwen3-0.6B, rasbt/reasoning-from-scratch, "
-            f"evaluation at batch {PUBLISHED['evaluation'].batch}",
+            f"{self.model}: {self.machine}, torch {self.torch_version}, {self.dtype}; median of "
+            f"{self.repeats} (lowest–highest)",
+            f"{self.problems} problems, at most {self.max_new_tokens} new tokens an answer; a "
+            "quarter of the problems for self-consistency and grpo",
+            "memory: the highest of the process, or of the GPU; published: Qwen3-0.6B, "
+            f"rasbt/reasoning-from-scratch, evaluation at batch {PUBLISHED['evaluation'].batch}",
         ]
         return "\n".join([*lines, "", *in_columns(table)])
 
@@ -161,16 +162,11 @@ def compare_workloads(
         return in_a_process(case, common, environment)
 
     readings = alternate(run, cases, repeats, warm_up=0, progress=progress)
-    runs = [
-        Run(
-            *case,
-            Spread.of(told["seconds"] for told in all_told),
-            all_told[0]["tokens"],
-            max(told["memory"] for told in all_told),
-            all_told[0]["loaded"],
-        )
-        for case, all_told in readings.items()
-    ]
+    runs = []
+    for case, all_told in readings.items():
+        seconds = Spread.of(told["seconds"] for told in all_told)
+        memory = max(told["memory"] for told in all_told)
+        runs.append(Run(*case, seconds, all_told[0]["tokens"], memory, all_told[0]["loaded"]))
     about = next(iter(readings.values()))[0]
     return Comparison(
         model,
@@ -210,7 +206,8 @@ def work(*, task, batch, model, problems, data, cap, dtype, device) -> dict:
     dtype = dtype or ("float32" if task in ("grpo", "distillation") else None)
     network, tokenizer = load_with_tokenizer(model, dtype, device)
     asked = load_problems(data, limit=problems)
-    few, traces = asked[: len(asked) // 4], []
+    few = asked[: len(asked) // 4]
+    traces = []
     prompts = problem_prompts(tokenizer, asked)
     if task == "distillation":
         answers = generate(network, prompts, max_new_tokens=cap, slots=16)
@@ -218,7 +215,8 @@ def work(*, task, batch, model, problems, data, cap, dtype, device) -> dict:
         traces = [Trace(problem, text) for problem, text in zip(asked, texts, strict=True)]
     generate(network, prompts[:batch], max_new_tokens=2)
     synchronise(network.device)
-    loaded, began = peak_memory(network.device), perf_counter()
+    loaded = peak_memory(network.device)
+    began = perf_counter()
     match task:
         case "evaluation":
             told = evaluate(network, tokenizer, asked, batch_size=batch, max_new_tokens=cap)

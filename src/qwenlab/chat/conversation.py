@@ -164,7 +164,8 @@ class Chat:
         if not is_list(texts) or len(texts) != self.batch_size:
             got = f"{len(texts)} texts" if is_list(texts) else f"a {type(texts).__name__}"
             raise ValueError(
-                f"a turn got {got}, expected a list of {self.batch_size}: a text or None a conversation"
+                f"a turn got {got}, expected a list of {self.batch_size}: "
+                "a text or None a conversation"
             )
         limit, said = self.model.config.max_position_embeddings, self.token_ids
         requests = []
@@ -179,8 +180,8 @@ class Chat:
             room = limit - len(ids)
             if room < 1:
                 raise ValueError(
-                    f"conversation {row} would hold {len(ids)} tokens with this turn: no room for an answer in a "
-                    f"context of {limit}"
+                    f"conversation {row} would hold {len(ids)} tokens with this turn: no room for "
+                    f"an answer in a context of {limit}"
                 )
             turn = self.requests[row].stream[2] + 1 if self.requests[row] else 0
             stream = (*self.streams[row], turn)

@@ -1,4 +1,5 @@
-"""A conversation in the terminal: reads lines, shows answers as they come, and lets Ctrl-C end one."""
+"""A conversation in the terminal: reads lines, shows answers as they come, and lets
+Ctrl-C end one."""
 
 import os
 import sys
@@ -80,7 +81,8 @@ def typed_lines() -> Iterator[str]:
 
 
 def piped_lines() -> Iterator[str]:
-    """The lines of standard input. Raises ValueError, naming the line, for one that is not UTF-8."""
+    """The lines of standard input. Raises ValueError, naming the line, for one that
+    is not UTF-8."""
     if sys.stdin is None:
         return
     for number, line in enumerate(sys.stdin.buffer, 1):

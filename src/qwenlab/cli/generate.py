@@ -22,7 +22,9 @@ def generate(
     file: Annotated[
         Path,
         typer.Argument(
-            help='.txt: one prompt per line; .jsonl: an object with "prompt" or "messages" per line.'
+            help=(
+                '.txt: one prompt per line; .jsonl: an object with "prompt" or "messages" per line.'
+            )
         ),
     ],
     model: options.ModelName,

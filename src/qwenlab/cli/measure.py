@@ -33,7 +33,10 @@ def bench(
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="float32, bfloat16, float16, or several with commas.  [default: float32 on a CPU, bfloat16 on a GPU]"
+            help=(
+                "float32, bfloat16, float16, or several with commas.  "
+                "[default: float32 on a CPU, bfloat16 on a GPU]"
+            )
         ),
     ] = None,
     device: options.Device = None,

@@ -75,7 +75,8 @@ class Engine:
             raise ValueError(f"strategy is {strategy!r}, expected one of {known}")
         if is_compiled(model):
             raise ValueError(
-                "the model went through torch.compile, expected the plain one: its state changes in place"
+                "the model went through torch.compile, expected the plain one: "
+                "its state changes in place"
             )
         policy = POLICIES[strategy]
         whole(slots, "slots", 1)
@@ -84,7 +85,8 @@ class Engine:
             whole(token_budget, "token_budget", 2)  # a prompt of one token, and one new token
             if not policy.leave:
                 raise ValueError(
-                    f"token_budget needs finished rows to leave, and strategy {strategy!r} keeps them"
+                    "token_budget needs finished rows to leave, and strategy "
+                    f"{strategy!r} keeps them"
                 )
         if not policy.join:
             chunk = model.config.max_position_embeddings
@@ -287,7 +289,8 @@ class Engine:
     def check_own(self, request: Request) -> None:
         if request.engine is not self.key:
             raise ValueError(
-                f"request {request.index} is not this engine's: expected one that its submit returned"
+                f"request {request.index} is not this engine's: expected one that its "
+                "submit returned"
             )
 
 

@@ -57,8 +57,10 @@ def content(text: str, start: int) -> str | None:
 
 
 def matching_brace(text: str, start: int) -> int | None:
-    r"""Index of the `}` that closes a brace opened before `start`; ``\{`` and ``\}`` are letters, not braces."""
-    depth, escaped = 1, False
+    r"""Index of the `}` that closes a brace opened before `start`;
+    ``\{`` and ``\}`` are letters, not braces."""
+    depth = 1
+    escaped = False
     for i in range(start, len(text)):
         letter = text[i]
         if not escaped and letter in "{}":

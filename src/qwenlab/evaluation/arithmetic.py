@@ -175,7 +175,8 @@ def draw_mixed(rng: random.Random) -> Calculation:
 
 
 def _signed(terms: list[int], signs: list[int]) -> tuple[int, ...] | None:
-    total, signed = 0, []
+    total = 0
+    signed = []
     for term, sign in zip(terms, signs, strict=True):
         total += sign * term
         signed.append(sign * term)
@@ -197,7 +198,8 @@ def draw_product(rng: random.Random) -> Calculation:
 
 def draw_equation(rng: random.Random) -> Calculation:
     """a*x + b = c; one in five has no factor (a = 1), one in ten nothing added (b = 0)."""
-    x, form = draw_number(rng), rng.random()
+    x = draw_number(rng)
+    form = rng.random()
     a = 1 if form < 0.2 else rng.randint(2, 9)
     b = 0 if form >= 0.9 else draw_number(rng)
     if b <= a * x and rng.random() < 0.4:
@@ -207,7 +209,8 @@ def draw_equation(rng: random.Random) -> Calculation:
 
 def draw_word(rng: random.Random) -> Calculation:
     form = rng.random()
-    a, b = rng.randint(2, 9), draw_number(rng)
+    a = rng.randint(2, 9)
+    b = draw_number(rng)
     if form < 0.45:
         return _draw_story(rng)
     if form < 0.60:

@@ -122,7 +122,7 @@ def half_line(name: str, described: Form) -> str | None:
 def as_latex(form: Form) -> str:
     """A number or an expression as the worker reads it: a decimal as a decimal, where it ends."""
     if form.kind == "matrix":
-        rows = ["&".join(as_latex(entry) for entry in row.parts) for row in form.parts]
+        rows = ["&".join(map(as_latex, row.parts)) for row in form.parts]
         return r"\begin{pmatrix}" + r"\\".join(rows) + r"\end{pmatrix}"
     exact = form.parts[0]
     if not isinstance(exact, Fraction):

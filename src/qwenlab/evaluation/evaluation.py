@@ -30,7 +30,8 @@ from qwenlab.run_folder import (
     RunFolderError,
 )
 
-RECORDS, SUMMARY = "records.jsonl", "summary.json"
+RECORDS = "records.jsonl"
+SUMMARY = "summary.json"
 FIELDS = {"id": TEXT, "number": WHOLE, "sample": WHOLE, "prompt": TEXT, "text": TEXT}
 FIELDS |= {"answer": OPTIONAL_TEXT, "gold": TEXT, "verdict": FLAG, "tokens": WHOLE}
 FIELDS |= {"finish_reason": TEXT, "seconds": NUMBER}
@@ -114,11 +115,9 @@ def evaluate(
         keys = [(numbers[r.index // samples], r.index % samples) for r in requests]
         done = run.done(RECORDS, FIELDS, ("number", "sample"), keys) if run else {}
         missing = [r for r, key in zip(requests, keys, strict=True) if key not in done]
-        began, grading, right = (
-            perf_counter(),
-            0.0,
-            sum(record["verdict"] for record in done.values()),
-        )
+        began = perf_counter()
+        grading = 0.0
+        right = sum(record["verdict"] for record in done.values())
         with tqdm(
             total=len(requests), initial=len(done), unit="answer", disable=not progress
         ) as bar:
@@ -150,7 +149,8 @@ def evaluate(
 def judged(tokenizer, problem: Problem, sample: int, request: RequestOutput) -> dict:
     """What is kept of one answer, as JSON values; `tokens` counts what was sampled, the stop id
     included."""
-    prompt, text = tokenizer.decode(request.prompt), tokenizer.decode(request.token_ids)
+    prompt = tokenizer.decode(request.prompt)
+    text = tokenizer.decode(request.token_ids)
     answer = extract_answer(text, thinking_open=opens_thinking(tokenizer, request.prompt))
     said = {
         "id": problem.id,
@@ -198,14 +198,18 @@ class Evaluation:
         stats: Stats,
         grading: float,
     ):
-        self.problems, self.records, self.batch_size = len(problems), records, batch_size
+        self.problems = len(problems)
+        self.records = records
+        self.batch_size = batch_size
         self.accuracy = fmean(record["verdict"] for record in records)
         self.interval = wilson(self.accuracy, self.problems)
         self.cut_off = fmean(record["finish_reason"] == "length" for record in records)
         self.no_answer = fmean(record["answer"] is None for record in records)
         self.errors = sum(record["finish_reason"] == "error" for record in records)
-        self.sampled_tokens, self.generation_seconds = stats.sampled_tokens, stats.seconds
-        self.tokens_per_second, self.grading_seconds = stats.tokens_per_second, grading
+        self.sampled_tokens = stats.sampled_tokens
+        self.generation_seconds = stats.seconds
+        self.tokens_per_second = stats.tokens_per_second
+        self.grading_seconds = grading
         fields = {problem.number: problem.fields for problem in problems}
         self.groups = {name: grouped(records, fields, name) for name in ("subject", "level")}
 
@@ -213,8 +217,8 @@ class Evaluation:
         low, high = self.interval
         lines = [
             f"accuracy    {self.accuracy:.3f}, 95 % interval {low:.3f} to {high:.3f}",
-            f"answers     {len(self.records)} to {self.problems} problems; cut off {self.cut_off:.3f} of them, "
-            f"no answer in {self.no_answer:.3f}"
+            f"answers     {len(self.records)} to {self.problems} problems; cut off "
+            f"{self.cut_off:.3f} of them, no answer in {self.no_answer:.3f}"
             + (f"; {self.errors} ended with an error" if self.errors else ""),
             f"generation  {self.sampled_tokens} tokens in {self.generation_seconds:.2f} s, "
             f"{self.tokens_per_second:.0f} tokens/s, batch size {self.batch_size}",
@@ -232,7 +236,8 @@ class Evaluation:
 def grouped(
     records: list[dict], fields: dict[int, dict], name: str
 ) -> dict[str, tuple[int, float]]:
-    """For each value of the problems' field `name`: how many answers there are, and their accuracy."""
+    """For each value of the problems' field `name`: how many answers there are, and
+    their accuracy."""
     verdicts: dict[str, list[bool]] = {}
     for record in records:
         if name in fields[record["number"]]:
@@ -244,5 +249,6 @@ def wilson(share: float, n: int) -> tuple[float, float]:
     """95 % interval of a share among n (Wilson, 1927): inside [0, 1], and sensible where all are
     right, or few."""
     z = NormalDist().inv_cdf(0.975)
-    centre, half = share + z * z / (2 * n), z * sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    centre = share + z * z / (2 * n)
+    half = z * sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     return max(0.0, (centre - half) / (1 + z * z / n)), min(1.0, (centre + half) / (1 + z * z / n))

@@ -27,8 +27,8 @@ NAME = re.compile(
     rf"|\( ?{SYMBOL}(?: ?, ?{SYMBOL})+ ?\)"
 )
 RELATION = re.compile(
-    r"\\(le|ge|ne|in|notin|approx|sim|simeq|cong|equiv|mid|nmid|subset|subseteq|perp|parallel|to|implies|iff"
-    r"|Rightarrow|Leftrightarrow|rightarrow)(?![a-zA-Z])|([=<>≡])"
+    r"\\(le|ge|ne|in|notin|approx|sim|simeq|cong|equiv|mid|nmid|subset|subseteq|perp|parallel|to"
+    r"|implies|iff|Rightarrow|Leftrightarrow|rightarrow)(?![a-zA-Z])|([=<>≡])"
 )
 SWAPPED = {"<": ">", ">": "<", "le": "ge", "ge": "le"}
 
@@ -128,9 +128,11 @@ def single(text: str) -> Form:
 
 def equation(sides: list[str]) -> Form:
     """A name and what it is given, in a chain of any length; else an equation."""
-    named, values = sides[0], sides[1:]
+    named = sides[0]
+    values = sides[1:]
     if len(sides) == 2 and NAME.fullmatch(sides[1]) and not NAME.fullmatch(sides[0]):
-        named, values = sides[1], sides[:1]
+        named = sides[1]
+        values = sides[:1]
     symbols = len(sides) == 2 and all(re.fullmatch(SYMBOL, side) for side in sides)
     if NAME.fullmatch(named) and not symbols and not any(mentions(side, named) for side in values):
         given = [listed([value(side)]) for side in values]

@@ -7,7 +7,8 @@ DEEPEST = 30
 # A letter as a label with something beside it, at the start or after a separator:
 # `(B) 2`, `C. 3`, `D: 4`; `A) 1`.
 LABEL = re.compile(
-    r"(?:^|[\s,;~])(?:\([A-Ja-j]\)(?:\s+(?:\\d?frac|\\sqrt|\\text|[^\s\\+*/^=,;&|<>-])|\\[ ,;:]|[$0-9])"
+    r"(?:^|[\s,;~])"
+    r"(?:\([A-Ja-j]\)(?:\s+(?:\\d?frac|\\sqrt|\\text|[^\s\\+*/^=,;&|<>-])|\\[ ,;:]|[$0-9])"
     r"|[A-J][.:]\s*[-\\$0-9])"
 )
 HALF_LABEL = re.compile(r"(?:^|[\s,;~])[A-Za-z]\)\s*[^\s,;]")
@@ -41,7 +42,8 @@ def depths(text: str) -> list[int]:
 
 
 def outside_text(pattern, instead, text: str) -> str:
-    r"""`re.sub`, save that what ``\text{}`` holds stays, unless the pattern takes the whole of it."""
+    r"""`re.sub`, save that what ``\text{}`` holds stays, unless the pattern takes the
+    whole of it."""
     kept: list[str] = []
 
     def hide(found: re.Match) -> str:
@@ -77,7 +79,8 @@ def with_arguments(text: str, command: re.Match) -> tuple[str, int]:
 
 
 def argument(text: str, at: int, command: str) -> tuple[str, int]:
-    """The argument that begins at `at`, in braces, and where it ends; nothing where there is none."""
+    """The argument that begins at `at`, in braces, and where it ends;
+    nothing where there is none."""
     while text[at : at + 1] == " ":
         at += 1
     if text[at : at + 1] == "{" or (text[at : at + 1] == "(" and command == r"\sqrt"):
@@ -113,7 +116,8 @@ def split(text: str, separator: str) -> tuple[list[str], list[str]]:
 
 
 def closed(text: str) -> bool:
-    r"""If every ``{`` has its ``}``, with as many round and square brackets opened as closed in between."""
+    r"""If every ``{`` has its ``}``, with as many round and square brackets opened as closed
+    in between."""
     opened: list[int] = []
     depth = 0
     for letter in re.sub(r"\\\\|\\[{}]", "", text):

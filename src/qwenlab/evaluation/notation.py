@@ -100,7 +100,8 @@ def spell(text: str) -> str:
 
 
 def unwrap(text: str) -> str:
-    r"""Without Markdown or mathematics marks around the whole, or a ``\text{}`` with more than words in it."""
+    r"""Without Markdown or mathematics marks around the whole, or a ``\text{}`` with more than
+    words in it."""
     text = text.strip()
     for start, end in WRAPPERS:
         inside = text[len(start) : -len(end)]
@@ -207,7 +208,9 @@ def repeating(text: str) -> str:
     mark = r"\\(?:overline|bar|dot)\s*(?:\{ ?([0-9]+) ?\}|([0-9]))"
 
     def fraction(found: re.Match) -> str:
-        whole, fixed, loop = found[1] or "0", found[2], found[3] or found[4]
+        whole = found[1] or "0"
+        fixed = found[2]
+        loop = found[3] or found[4]
         bottom = (10 ** len(loop) - 1) * 10 ** len(fixed)
         return rf"\frac{{{int(whole + fixed + loop) - int(whole + fixed)}}}{{{bottom}}}"
 

@@ -74,9 +74,11 @@ def load_problems(
         ]
     if source != "math500" and Path(source).suffix.lower() not in SUFFIXES:
         raise ProblemError(
-            f"no problems {str(source)!r}: expected {', '.join(TINY)}, math500, or a .json or .jsonl file"
+            f"no problems {str(source)!r}: expected {', '.join(TINY)}, math500, "
+            "or a .json or .jsonl file"
         )
-    problems, places = [], {}
+    problems = []
+    places = {}
     for place, record in records(fetch() if source == "math500" else Path(source)):
         problem = from_record(
             len(problems), record, place, BOXED if instruction is None else instruction
@@ -112,14 +114,13 @@ def records(path: Path) -> list[tuple[str, object]]:
 def from_record(number: int, record, place: str, instruction: str) -> Problem:
     if not isinstance(record, dict):
         raise ProblemError(
-            f'{place}: expected an object with "problem" and "answer", found {type(record).__name__}'
+            f'{place}: expected an object with "problem" and "answer", '
+            f"found {type(record).__name__}"
         )
     held = dict(record)
-    problem, answer, name = (
-        held.pop("problem", None),
-        held.pop("answer", None),
-        held.pop("unique_id", number),
-    )
+    problem = held.pop("problem", None)
+    answer = held.pop("answer", None)
+    name = held.pop("unique_id", number)
     if isinstance(answer, int | float) and not isinstance(answer, bool) and isfinite(answer):
         answer = json.dumps(answer)
     for key, value in (("problem", problem), ("answer", answer)):
@@ -135,7 +136,8 @@ def from_record(number: int, record, place: str, instruction: str) -> Problem:
 
 
 def fetch() -> Path:
-    """MATH-500's file in the hub's cache. Raises ProblemError, saying what to do without a network."""
+    """MATH-500's file in the hub's cache. Raises ProblemError, saying what to do
+    without a network."""
     from huggingface_hub import constants, hf_hub_download
 
     try:
@@ -147,9 +149,9 @@ def fetch() -> Path:
             else f"{constants.ENDPOINT} doesn't give it"
         )
         raise ProblemError(
-            f"math500: {MATH500['repo_id']} is not in the cache {constants.HF_HUB_CACHE}, and {offline} "
-            f"({type(problem).__name__}); name a .json or .jsonl file that you have, or set HF_HOME to a folder that "
-            "has it"
+            f"math500: {MATH500['repo_id']} is not in the cache {constants.HF_HUB_CACHE}, and "
+            f"{offline} ({type(problem).__name__}); name a .json or .jsonl file that you have, "
+            "or set HF_HOME to a folder that has it"
         ) from None
 
 

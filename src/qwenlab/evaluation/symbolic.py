@@ -125,7 +125,8 @@ class Worker:
             return None
 
     def stop(self) -> None:
-        process, self.process = self.process, None
+        process = self.process
+        self.process = None
         if process is None:
             return
         if hasattr(os, "killpg"):
@@ -142,7 +143,8 @@ class Worker:
         """In a forked child: the worker is the parent's."""
         self.lock = threading.Lock()
         self.reader = None  # threads don't live on in a child
-        process, self.process = self.process, None
+        process = self.process
+        self.process = None
         if process is not None:
             process.returncode = 0  # no child of ours to wait for
             process.stdin.close()

@@ -44,7 +44,8 @@ PATIENCE = 2.0  # seconds
 # A child that a timer ends; without these the work is done without one.
 HAS_CHILDREN = hasattr(os, "fork") and hasattr(signal, "SIGALRM")
 # Digits to which two values are computed before anything is proved, and to which they must agree.
-DIGITS, AGREED = 40, 25
+DIGITS = 40
+AGREED = 25
 # Letters with a value beside them are functions: f(x). Any other, as in x(x+1), is a factor.
 FUNCTIONS = "fghFGHP"
 # Letters that the parser takes for the imaginary unit and the gamma function, and others for them.
@@ -145,7 +146,8 @@ def exact(found: re.Match) -> str:
 
 
 def same_value(one, two) -> bool:
-    """If the difference is provably zero. Numbers are tried first, which settles most that aren't."""
+    """If the difference is provably zero. Numbers are tried first, which settles most
+    that aren't."""
     import sympy
 
     if isinstance(one, sympy.MatrixBase) or isinstance(two, sympy.MatrixBase):
@@ -212,7 +214,8 @@ def rounded(text: str, other: str) -> bool:
         or len(text.strip("-0.").replace(".", "")) < 6
     ):
         return False
-    decimal, value = read(text), read(other)
+    decimal = read(text)
+    value = read(other)
     if value.free_symbols or value.is_rational or value.is_real is not True:
         return False
     scale = 10 ** min(len(places), 12)
@@ -278,7 +281,8 @@ def limit_memory() -> None:
 
 
 def main() -> None:
-    replies, sys.stdout = sys.stdout, sys.stderr  # what a library prints is no reply
+    replies = sys.stdout
+    sys.stdout = sys.stderr  # what a library prints is no reply
 
     def reply(value) -> None:
         print(json.dumps(value), file=replies, flush=True)

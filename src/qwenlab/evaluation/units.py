@@ -62,11 +62,13 @@ POWERED = {"squared": 2, "cubed": 3}
 
 # In \text{}, but no unit: what makes another value of the number before it, or another claim.
 CHANGING = (
-    "and|or|not|no|isn't|is|are|wrong|but|to|than|more|less|fewer|greater|plus|minus|times|mod|modulo|half|halves"
-    "|third|fourth|fifth|quarter|tenth|factorial|dozen|hundred|hundredth|thousand|thousandth|[mbtr]+illion|lakh"
-    "|crore|grand|approx|approximately|nearly|almost|roughly|score|gross|one|two|three|four|five|six|seven|eight|nine|ten|twice|double|triple|fold|if|when|unless"
-    "|except|without|false|incorrect|at|least|most|about|around|remainder|below|above|under|over|through|base"
-    "|negative|choose|pi|root|or so|versus|vs|maybe|only|too|otherwise|never|none|for|with"
+    "and|or|not|no|isn't|is|are|wrong|but|to|than|more|less|fewer|greater|plus|minus|times|mod"
+    "|modulo|half|halves|third|fourth|fifth|quarter|tenth|factorial|dozen|hundred|hundredth"
+    "|thousand|thousandth|[mbtr]+illion|lakh|crore|grand|approx|approximately|nearly|almost"
+    "|roughly|score|gross|one|two|three|four|five|six|seven|eight|nine|ten|twice|double|triple"
+    "|fold|if|when|unless|except|without|false|incorrect|at|least|most|about|around|remainder"
+    "|below|above|under|over|through|base|negative|choose|pi|root"
+    "|or so|versus|vs|maybe|only|too|otherwise|never|none|for|with"
 )
 WORD = "|".join(sorted({*KNOWN, *POWERS} - {"%", "\\degree"}, key=len, reverse=True)).replace(
     ".", r"\."

@@ -35,19 +35,20 @@ GREEK = (
 SYMBOL = rf"(?:\\(?:{GREEK})(?![a-zA-Z])|[a-zA-Z])"
 # What is said, not calculated.
 SHORT_WORDS = (
-    "no|on|yes|odd|one|two|six|ten|all|any|not|nor|now|own|is|it|in|of|to|up|ok|he|she|we|us|me|my|by|so|if|as"
-    "|at|an|am|be|do|go"
+    "no|on|yes|odd|one|two|six|ten|all|any|not|nor|now|own|is|it|in|of|to|up|ok|he|she|we|us|me|my"
+    "|by|so|if|as|at|an|am|be|do|go"
 )
 WORDS = re.compile(
-    rf"[a-zA-Z][a-zA-Z' -]{{3,}}|[A-Z][a-z]{{2}}|[A-Z]{{3,}}|[IVX]{{2,}}|{FUNCTION}|(?i:{SHORT_WORDS})"
+    rf"[a-zA-Z][a-zA-Z' -]{{3,}}|[A-Z][a-z]{{2}}|[A-Z]{{3,}}"
+    rf"|[IVX]{{2,}}|{FUNCTION}|(?i:{SHORT_WORDS})"
 )
 EVERYTHING = {"all real numbers", "all reals", "real numbers", "the real numbers"}
 NOTHING = {"no solution", "no solutions", "empty set", "the empty set"}
 # What may go to the worker: numbers, letters, operators and commands that it reads as mathematics
 # writes them.
 COMMANDS = (
-    rf"frac|sqrt|binom|pi|infty|cdot|times|div|{FUNCTION}|{GREEK}|lfloor|rfloor|lceil|rceil|sum|prod|int|lim|to|pm"
-    r"|mod|degree|begin\{[pv]matrix\}|end\{[pv]matrix\}"
+    rf"frac|sqrt|binom|pi|infty|cdot|times|div|{FUNCTION}|{GREEK}|lfloor|rfloor|lceil|rceil|sum"
+    r"|prod|int|lim|to|pm|mod|degree|begin\{[pv]matrix\}|end\{[pv]matrix\}"
 )
 CALCULABLE = re.compile(
     rf"(?:\\(?:{COMMANDS})(?![a-zA-Z])|\\\\|[0-9a-zA-Z+*/^_(){{}}|!.,&=\[\] -])*"

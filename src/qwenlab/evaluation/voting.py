@@ -91,7 +91,9 @@ class Voting:
 
     def __init__(self, evaluation: Evaluation, samples: int):
         steps = sorted({2**i for i in range(samples.bit_length())} | {samples})
-        self.evaluation, self.votes, right = evaluation, [], {n: [] for n in steps}
+        self.evaluation = evaluation
+        self.votes = []
+        right = {n: [] for n in steps}
         for start in range(0, len(evaluation.records), samples):
             records = evaluation.records[start : start + samples]
             verdicts = {record["answer"]: record["verdict"] for record in records}

@@ -61,7 +61,10 @@ def _ask_in_words(rng: random.Random, operation: str, numbers: tuple[int, ...]) 
     if operation == "multiply-add":
         a, b, c = numbers
         change = rng.choice(GAINS if c > 0 else LOSSES).format(abs(c))
-        return f"{name} has {a} bags with {b} {items} each. {name} {change}. How many {items} does {name} have now?"
+        return (
+            f"{name} has {a} bags with {b} {items} each. {name} {change}. "
+            f"How many {items} does {name} have now?"
+        )
     wording = {"multiply": MULTIPLY, "divide": DIVIDE, "more": MORE}[operation]
     a, b = numbers
     return rng.choice(wording).format(name=name, other=other, items=items, a=a, b=b)

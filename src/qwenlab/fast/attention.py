@@ -1,4 +1,5 @@
-"""Attention with one product for q, k and v, one norm for their heads, and masks only where needed."""
+"""Attention with one product for q, k and v, one norm for their heads, and masks only
+where needed."""
 
 from itertools import accumulate
 
@@ -125,7 +126,8 @@ def split_by_length(batch: ForwardBatch, worth: int) -> list[tuple[slice, int]]:
 
 
 def split_rows(keys: list[int], worth: int, first: int) -> list[tuple[slice, int]]:
-    rows, longest = len(keys), max(keys)
+    rows = len(keys)
+    longest = max(keys)
     if rows > 1:
         longest_before = list(accumulate(keys, max))
         longest_after = list(accumulate(reversed(keys), max))

@@ -1,4 +1,5 @@
-"""Gated DeltaNet's decode step: one product for its four projections, its state changed in place."""
+"""Gated DeltaNet's decode step: one product for its four projections, its state
+changed in place."""
 
 import torch
 import torch.nn.functional as F

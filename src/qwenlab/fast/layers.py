@@ -14,7 +14,8 @@ from qwenlab.model.model import Layer
 
 
 def norm(module: nn.Module, x: Tensor) -> Tensor:
-    """module(x), a plain RMSNorm's in four operations: a small one costs its start, not its work."""
+    """module(x), a plain RMSNorm's in four operations:
+    a small one costs its start, not its work."""
     if not is_plain(module, RMSNorm):
         return module(x)
     normed = scaled_to_unit(x, module.eps)

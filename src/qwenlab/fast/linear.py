@@ -32,7 +32,8 @@ def turned(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def shared(x: Tensor, weight: Tensor) -> Tensor:
-    """The rows shared out among the threads, as one batch of smaller products: small matrices gain."""
+    """The rows shared out among the threads, as one batch of smaller products:
+    small matrices gain."""
     rows = len(x)
     parts = max(1, min(torch.get_num_threads(), rows // 2))
     if rows % parts:
@@ -106,7 +107,8 @@ def measure(rows: int, weight: Tensor) -> str:
     matrices = weight.new_ones(1 if size < SMALL else COLD // size, outputs, weight.shape[1])
     x = weight.new_ones(rows, weight.shape[1])
     seconds = {name: [] for name in KERNELS}
-    began, calls = perf_counter(), 0
+    began = perf_counter()
+    calls = 0
     while calls < 4 * len(KERNELS) or (
         perf_counter() - began < SECONDS and calls < 20 * len(KERNELS)
     ):

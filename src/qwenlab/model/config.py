@@ -15,7 +15,8 @@ MOST_TOKENS = 2**31 - 1
 
 
 class ConfigError(QwenlabError):
-    """config.json is missing, isn't JSON, lacks a field, or asks for what qwenlab doesn't compute."""
+    """config.json is missing, isn't JSON, lacks a field, or asks for what qwenlab
+    doesn't compute."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class Config:
             object.__setattr__(self, "layer_types", KINDS[:1] * self.num_hidden_layers)
         elif len(self.layer_types) != self.num_hidden_layers:
             raise ConfigError(
-                f"layer_types has {len(self.layer_types)} entries for {self.num_hidden_layers} layers"
+                f"layer_types has {len(self.layer_types)} entries for "
+                f"{self.num_hidden_layers} layers"
             )
 
     @property
@@ -173,7 +175,8 @@ def find_layer_types(values: dict, source: str) -> tuple[str, ...]:
         every = 1 if values["model_type"] == "qwen3" else values.get("full_attention_interval", 4)
         if not whole_number(every):
             raise ConfigError(
-                f"{source}: full_attention_interval is {every!r}, expected a whole number of at least 1"
+                f"{source}: full_attention_interval is {every!r}, "
+                "expected a whole number of at least 1"
             )
         return tuple(KINDS[(number + 1) % every > 0] for number in range(layers))
     if len(listed) != layers:
@@ -254,6 +257,7 @@ def refuse_what_does_not_fit(config: Config, source: str) -> None:
         )
     if not 2 <= config.rotary_dim <= config.head_dim or config.rotary_dim % 2:
         raise ConfigError(
-            f"{source}: partial_rotary_factor {config.partial_rotary_factor} of head_dim {config.head_dim} "
-            f"is {config.rotary_dim} features, expected an even number from 2 to {config.head_dim}"
+            f"{source}: partial_rotary_factor {config.partial_rotary_factor} "
+            f"of head_dim {config.head_dim} is {config.rotary_dim} features, "
+            f"expected an even number from 2 to {config.head_dim}"
         )

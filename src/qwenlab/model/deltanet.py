@@ -73,7 +73,8 @@ class DeltaNet(nn.Module):
         return self.out_proj(out.flatten(2).to(x.dtype))  # (B, W, value heads * Dv) to hidden
 
     def convolve(self, inputs: Tensor) -> Tensor:
-        """Causal depthwise convolution and silu: (B, taps - 1 + W, channels) to (B, W, channels)."""
+        """Causal depthwise convolution and silu: (B, taps - 1 + W, channels) to
+        (B, W, channels)."""
         mixed = self.conv1d(inputs.transpose(1, 2))  # (B, channels, W)
         return F.silu(mixed.transpose(1, 2).float())
 
@@ -134,7 +135,8 @@ def delta_step(
 def delta_steps(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The rule token by token: the obvious path beside `delta_chunks`, same arguments and results."""
+    """The rule token by token: the obvious path beside `delta_chunks`, same arguments
+    and results."""
     outputs = []
     for t in range(q.shape[1]):
         out, memory = delta_step(q[:, t], k[:, t], v[:, t], g[:, t], beta[:, t], memory)

@@ -89,7 +89,8 @@ class Model(nn.Module):
     def attention(self, value: str | Callable) -> None:
         if not callable(value) and value not in BY_NAME:
             raise ValueError(
-                f"attention is {value!r}, expected 'sdpa', 'eager' or a function (q, k, v, mask, scale)"
+                f"attention is {value!r}, expected 'sdpa', 'eager' or a function "
+                "(q, k, v, mask, scale)"
             )
         self._attention = value
         for module in self.modules():
@@ -228,15 +229,16 @@ def check_call(input_ids, attention_mask, state, rows, position_ids) -> bool:
     own_mask = attention_mask is not None and attention_mask.dim() == 4
     if input_ids.dim() != 2 or input_ids.dtype != torch.int64 or 0 in input_ids.shape:
         raise ValueError(
-            f"input_ids is {tuple(input_ids.shape)} {input_ids.dtype}, expected (B, T) int64, T >= 1"
+            f"input_ids is {tuple(input_ids.shape)} {input_ids.dtype}, "
+            "expected (B, T) int64, T >= 1"
         )
     batch, width = input_ids.shape
     if attention_mask is not None:
         expected = (batch, 1, width, width) if own_mask else (batch, width)
         if tuple(attention_mask.shape) != expected or attention_mask.dtype != torch.bool:
             raise ValueError(
-                f"attention_mask is {tuple(attention_mask.shape)} {attention_mask.dtype}, expected {expected} bool: "
-                "True at the real tokens of this call"
+                f"attention_mask is {tuple(attention_mask.shape)} {attention_mask.dtype}, expected "
+                f"{expected} bool: True at the real tokens of this call"
             )
     if own_mask and state is not None:
         raise ValueError(
@@ -250,7 +252,8 @@ def check_call(input_ids, attention_mask, state, rows, position_ids) -> bool:
             or position_ids.dtype != torch.int64
         ):
             raise ValueError(
-                f"position_ids is {tuple(position_ids.shape)} {position_ids.dtype}, expected {(batch, width)} int64"
+                f"position_ids is {tuple(position_ids.shape)} {position_ids.dtype}, "
+                f"expected {(batch, width)} int64"
             )
     if rows is not None and state is None:
         raise ValueError("rows names rows of a state, but there is no state")

@@ -1,4 +1,5 @@
-"""What a batch of rows remembers between calls, in one object, and how many tokens each row holds."""
+"""What a batch of rows remembers between calls, in one object, and how many tokens
+each row holds."""
 
 from collections.abc import Callable, Sequence
 
@@ -242,7 +243,8 @@ class State:
         if index.dtype == torch.bool:
             if len(index) != self.batch_size:
                 raise ValueError(
-                    f"a bool choice of rows has {len(index)} entries, the state {self.batch_size} rows"
+                    f"a bool choice of rows has {len(index)} entries, "
+                    f"the state {self.batch_size} rows"
                 )
             index = index.nonzero()[:, 0]
         if len(index) == 0:

@@ -44,9 +44,8 @@ def load_weights(
         )
     published, ignored = language_model(tensor_files(folder), model.config)
     expected = dict(model.named_parameters())
-    opened = {
-        path: open_file(path) for path in dict.fromkeys(path for _, path in published.values())
-    }
+    paths = dict.fromkeys(path for _, path in published.values())
+    opened = {path: open_file(path) for path in paths}
     stored = {name: opened[path].get_slice(theirs) for name, (theirs, path) in published.items()}
     shapes = {name: tuple(tensor.get_shape()) for name, tensor in stored.items()}
     problems = describe(
@@ -154,7 +153,8 @@ def tensor_files(folder: Path) -> dict[str, Path]:
         inside = isinstance(file, str) and file.endswith(".safetensors") and "\\" not in file
         if not inside or PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts:
             raise WeightsError(
-                f"{index}: {name} points to {file!r}, expected a .safetensors file inside the folder"
+                f"{index}: {name} points to {file!r}, expected a .safetensors file "
+                "inside the folder"
             )
         files[name] = folder / file
     for path in dict.fromkeys(files.values()):

@@ -11,10 +11,9 @@ import numpy as np
 from qwenlab.teach import palette
 from qwenlab.teach.pictures import Html
 
-MARKERS, LINES = (
-    "os^D",
-    ("-", "--", ":", "-."),
-)  # one pair a series, so that colour is never the only signal
+# one pair a series, so that colour is never the only signal
+MARKERS = "os^D"
+LINES = ("-", "--", ":", "-.")
 
 
 class Curve(Html):
@@ -22,16 +21,23 @@ class Curve(Html):
     matplotlib form."""
 
     def __init__(self, series, x, y, title, alt, log, labels):
-        self.series, self.x, self.y, self.title, self.alt = series, x, y, title, alt
-        self.log, self.labels = log, labels
-        super().__init__(self._body(), "\n".join("  ".join(line) for line in self.table()))
+        self.series = series
+        self.x = x
+        self.y = y
+        self.title = title
+        self.alt = alt
+        self.log = log
+        self.labels = labels
+        super().__init__(self._body(), "\n".join(map("  ".join, self.table())))
 
     def table(self):
         """The numbers as lines of text, the header first: one line an x, one column a series."""
-        at = {name: {x: point for x, *point in points} for name, points in self.series.items()}
+        at = []
+        for points in self.series.values():
+            at.append({x: point for x, *point in points})
         lines = [[self.x or "x", *self.series]]
-        for x in sorted({x for points in at.values() for x in points}):
-            lines.append([number(x), *(_cell(points.get(x)) for points in at.values())])
+        for x in sorted(set().union(*at)):
+            lines.append([number(x), *(_cell(points.get(x)) for points in at)])
         return lines
 
     def figure(self):
@@ -43,10 +49,8 @@ class Curve(Html):
             self.series, key=lambda name: max(point[1] for point in self.series[name])
         )  # labelled above
         figure, axes = subplots(figsize=(5.6, 3.3), layout="constrained")
-        quiet, plain = (
-            {"color": palette.LIGHT["muted"], "fontsize": 9},
-            FuncFormatter(lambda value, _: number(value)),
-        )
+        quiet = {"color": palette.LIGHT["muted"], "fontsize": 9}
+        plain = FuncFormatter(lambda value, _: number(value))
         for i, (name, points) in enumerate(self.series.items()):
             xs, medians, lows, highs = np.array(points).T
             spread = [medians - lows, highs - medians] if (lows < highs).any() else None
@@ -63,8 +67,8 @@ class Curve(Html):
             shown = self.labels is True or (self.labels and name in self.labels)
             for x, median, end in zip(xs, medians, ends, strict=True) if shown else ():
                 axes.annotate(
-                    number(median), (x, end), (0, offset), textcoords="offset points", ha="center", va=side,
-                    fontsize=8, color=colour,
+                    number(median), (x, end), (0, offset), textcoords="offset points",
+                    ha="center", va=side, fontsize=8, color=colour,
                 )  # fmt: skip
         for letter, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
             if letter in self.log:
@@ -89,13 +93,17 @@ class Curve(Html):
     def _body(self):
         head, *lines = self.table()
         head = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-        lines = ["".join(f'<td class="o">{escape(text)}</td>' for text in line) for line in lines]
+        rows = []
+        for line in lines:
+            rows.append("".join(f'<td class="o">{escape(text)}</td>' for text in line))
         return (
             f'<figure class="qwl"><figcaption>{escape(self.title)}</figcaption>'
-            f'<div class="qwl-box" tabindex="0" role="img" aria-label="{escape(self.alt)}">{_svg(self.figure())}</div>'
-            f'<details><summary>The numbers</summary><div class="qwl-box" tabindex="0" role="group" aria-label='
-            f'"{escape(self.title or "The numbers")}"><table class="qwl-grid"><thead><tr>{head}</tr></thead>'
-            f"<tbody><tr>{'</tr><tr>'.join(lines)}</tr></tbody></table></div></details></figure>"
+            '<div class="qwl-box" tabindex="0" role="img" '
+            f'aria-label="{escape(self.alt)}">{_svg(self.figure())}</div>'
+            '<details><summary>The numbers</summary><div class="qwl-box" tabindex="0" '
+            f'role="group" aria-label="{escape(self.title or "The numbers")}"><table '
+            f'class="qwl-grid"><thead><tr>{head}</tr></thead>'
+            f"<tbody><tr>{'</tr><tr>'.join(rows)}</tr></tbody></table></div></details></figure>"
         )
 
 
@@ -113,10 +121,10 @@ def curve(series, *, x="", y="", title="", alt=None, log="xy", labels=True):
     """
     if not 1 <= len(series) <= len(MARKERS):
         raise ValueError(f"curve: {len(series)} series, expected 1 to {len(MARKERS)}")
-    series = {
-        name: sorted(_point(point, name, log) for point in points)
-        for name, points in series.items()
-    }
+    checked = {}
+    for name, points in series.items():
+        checked[name] = sorted(_point(point, name, log) for point in points)
+    series = checked
     if empty := [name for name, points in series.items() if not points]:
         raise ValueError(f"curve: {empty[0]!r} has no points")
     ends = [(name, *points[0][:2], *points[-1][:2]) for name, points in series.items()]
@@ -136,7 +144,8 @@ def _point(point, name, log):
     x, value, low, high = numbers = tuple(float(n) for n in (x, value, low, high))
     if not all(map(math.isfinite, numbers)) or not low <= value <= high:
         raise ValueError(
-            f"curve: {name!r} has {numbers}, expected finite x, median, low, high with the median between"
+            f"curve: {name!r} has {numbers}, expected finite x, median, low, "
+            "high with the median between"
         )
     if ("x" in log and x <= 0) or ("y" in log and low <= 0):
         raise ValueError(f"curve: {name!r} has {numbers}, a log axis holds only what is above 0")
@@ -167,9 +176,10 @@ def _svg(figure):
     svg = re.sub(r"\s*\n\s*", " ", file.getvalue())
     # what a page does not need, or must not have: rules for every element, ids that repeat
     dropped = (
-        "^.*?(?=<svg)", "(?<=<svg ).*?(?=viewBox)", "<metadata>.*?</metadata>", "<style.*?</style>", "<!--.*?-->",
-        r'(?<=<g) id="[\w.]+"', ' clip-path="[^"]*"', '(?<=[\\d"]) style="fill: (?!none)[^"]*"(?=/>)',
-        "font-family: [^;]*; ?", r' transform="rotate\(-0 [^"]*"', r"(?<=\.\d\d)\d+(?![^<>]*</text>)",
+        "^.*?(?=<svg)", "(?<=<svg ).*?(?=viewBox)", "<metadata>.*?</metadata>",
+        "<style.*?</style>", "<!--.*?-->", r'(?<=<g) id="[\w.]+"', ' clip-path="[^"]*"',
+        '(?<=[\\d"]) style="fill: (?!none)[^"]*"(?=/>)', "font-family: [^;]*; ?",
+        r' transform="rotate\(-0 [^"]*"', r"(?<=\.\d\d)\d+(?![^<>]*</text>)",
     )  # fmt: skip
     svg = re.sub("|".join(dropped), "", svg)
     svg = re.sub(

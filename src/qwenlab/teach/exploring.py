@@ -50,7 +50,8 @@ def explore(draw, **controls):
         import ipywidgets
     except ImportError:
         return Html(
-            '<div class="qwl qwl-bad">explore needs ipywidgets: <code>pip install "ipywidgets&gt;=7.7"</code></div>',
+            '<div class="qwl qwl-bad">explore needs ipywidgets: '
+            '<code>pip install "ipywidgets&gt;=7.7"</code></div>',
             'explore needs ipywidgets: pip install "ipywidgets>=7.7"',
         )
     return _live(draw, controls, ipywidgets)
@@ -96,7 +97,8 @@ def _open_figures():
 
 
 def _live(draw, controls, widgets):
-    """Core widgets only, present in ipywidgets 7.7 and in 8. One HTML widget holds the one picture."""
+    """Core widgets only, present in ipywidgets 7.7 and in 8.
+    One HTML widget holds the one picture."""
     made = []
     for control in controls:
         options = [
@@ -145,7 +147,8 @@ def _page(draw, controls):
         raise ValueError(
             f"explore: {len(states)} states ({counts}), a page holds at most {MAX_STATES} a widget"
         )
-    pictures, which = [], []
+    pictures = []
+    which = []
     for state in states:
         html = _draw(draw, controls, state)
         if html not in pictures:
@@ -158,13 +161,15 @@ def _page(draw, controls):
     body = (
         f'<div class="qwl qwl-explore" id="{name}"><div class="qwl-controls" hidden>{inputs}</div>'
         f"<noscript><p>Scripts are off, so this is the first state only. {first}</p></noscript>"
-        f'<div class="qwl-said" role="status"></div><div class="qwl-state">{pictures[0]}</div>{templates}'
+        '<div class="qwl-said" role="status"></div><div '
+        f'class="qwl-state">{pictures[0]}</div>{templates}'
         f"<script>{_script(name, controls, which)}</script></div>"
     )
     size = len((STYLE + body).encode())
     if _spent + size > MAX_BYTES:
         raise ValueError(
-            f"explore: this widget takes {size:,} bytes and the page's widgets before it {_spent:,}; "
+            f"explore: this widget takes {size:,} bytes and the page's widgets before it "
+            f"{_spent:,}; "
             f"a page holds at most {MAX_BYTES:,}. Draw less in a state or offer fewer states."
         )
     _spent += size
@@ -174,38 +179,45 @@ def _page(draw, controls):
 def _input(control, name):
     """A native input, so that the keyboard works as everywhere. Its value is the index of the
     control's value."""
-    label, last = escape(control.label), len(control.values) - 1
+    label = escape(control.label)
+    last = len(control.values) - 1
     texts = [escape(str(value)) for value in control.values]
     if control.kind == "slider":
         return (
-            f'<label for="{name}">{label} <input type="range" id="{name}" min="0" max="{last}" value="0" '
-            f'autocomplete="off" aria-valuetext="{texts[0]}"><output for="{name}">{texts[0]}</output></label>'
+            f'<label for="{name}">{label} <input type="range" id="{name}" min="0" max="{last}" '
+            f'value="0" autocomplete="off" aria-valuetext="{texts[0]}"><output '
+            f'for="{name}">{texts[0]}</output></label>'
         )
     if control.kind == "checkbox":
         checked = " checked" if control.values[0] else ""
-        return f'<label><input type="checkbox" id="{name}" autocomplete="off"{checked}> {label}</label>'
+        return (
+            f'<label><input type="checkbox" id="{name}" autocomplete="off"{checked}> '
+            f"{label}</label>"
+        )
     if control.kind == "radio":
         buttons = "".join(
-            f'<label><input type="radio" name="{name}" value="{i}" autocomplete="off"{" checked" if i == 0 else ""}> '
+            f'<label><input type="radio" name="{name}" value="{i}" '
+            f'autocomplete="off"{" checked" if i == 0 else ""}> '
             f"{text}</label>"
             for i, text in enumerate(texts)
         )
         return f'<fieldset id="{name}"><legend>{label}</legend>{buttons}</fieldset>'
     options = "".join(f'<option value="{i}">{text}</option>' for i, text in enumerate(texts))
-    return f'<label for="{name}">{label} <select id="{name}" autocomplete="off">{options}</select></label>'
+    return (
+        f'<label for="{name}">{label} <select id="{name}" '
+        f'autocomplete="off">{options}</select></label>'
+    )
 
 
 def _script(name, controls, which):
     """Reads the controls, finds the picture of that state and shows a copy of it. `which` maps a
     state to a picture."""
-    data = [
-        [control.kind, control.label, [str(value) for value in control.values]]
-        for control in controls
-    ]
+    data = [[control.kind, control.label, list(map(str, control.values))] for control in controls]
     data = json.dumps(data).replace("</", "<\\/")
     return f"""(()=>{{
 const root=document.getElementById("{name}"),controls={data},which={json.dumps(which)};
-const place=root.querySelector(".qwl-state"),first=place.innerHTML,kept=root.querySelectorAll(":scope>template");
+const place=root.querySelector(".qwl-state"),first=place.innerHTML,\
+kept=root.querySelectorAll(":scope>template");
 const read=(i)=>{{const kind=controls[i][0],el=document.getElementById("{name}-"+i);
 if(kind=="checkbox")return Number(el.checked!=(controls[i][2][0]=="True"));
 return Number(kind=="radio"?el.querySelector(":checked").value:el.value)}};

@@ -31,8 +31,13 @@ class Heatmap(Html):
     matplotlib form."""
 
     def __init__(self, cells, rows, columns, title, alt, marked, focus=False):
-        self.cells, self.rows, self.columns, self.title, self.alt = cells, rows, columns, title, alt
-        self.marked, self.focus = marked, focus
+        self.cells = cells
+        self.rows = rows
+        self.columns = columns
+        self.title = title
+        self.alt = alt
+        self.marked = marked
+        self.focus = focus
         super().__init__(self._body(), self._plain())
 
     def _body(self):
@@ -53,7 +58,8 @@ class Heatmap(Html):
             f'<figure class="qwl"><figcaption>{escape(self.title)}</figcaption>'
             f'<div class="qwl-box" tabindex="0" role="group" aria-label="{escape(self.alt)}">'
             f'<table class="qwl-grid{" see" if self.focus else ""}">'
-            f"<thead><tr><th></th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></figure>"
+            f"<thead><tr><th></th>{head}</tr></thead><tbody>{''.join(lines)}"
+            "</tbody></table></div></figure>"
         )
 
     def _focus(self, row):
@@ -66,19 +72,20 @@ class Heatmap(Html):
             for label, cell in zip(self.columns, self.cells[row], strict=True)
             if cell.kind == "a"
         ]
-        return f' tabindex="0" aria-label="{escape(self.rows[row])} sees {escape(", ".join(seen) or "nothing")}"'
+        return (
+            f' tabindex="0" aria-label="{escape(self.rows[row])} sees '
+            f'{escape(", ".join(seen) or "nothing")}"'
+        )
 
     def _plain(self):
         table = [["", *self.columns]]
-        table += [
-            [label, *(cell.text for cell in row)]
-            for label, row in zip(self.rows, self.cells, strict=True)
-        ]
-        widths = [max(len(line[k]) for line in table) for k in range(len(table[0]))]
-        lines = [
-            "  ".join(text.rjust(w) for text, w in zip(line, widths, strict=True)) for line in table
-        ]
-        return "\n".join(([self.title] if self.title else []) + lines)
+        for label, row in zip(self.rows, self.cells, strict=True):
+            table.append([label, *(cell.text for cell in row)])
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [self.title] if self.title else []
+        for line in table:
+            lines.append("  ".join(map(str.rjust, line, widths)))
+        return "\n".join(lines)
 
     def figure(self):
         """The same picture as a matplotlib figure (light palette), for slides and print."""
@@ -103,8 +110,9 @@ class Heatmap(Html):
                 axes.add_patch(Rectangle((j + 0.04, i + 0.06), 0.92, 0.88, **style))
                 weight = "bold" if cell.kind == "n" else "normal"
                 axes.text(
-                    j + 0.5, i + 0.52, _plain_math(cell.text), ha="center", va="center", fontsize=9, family="monospace",
-                    color=palette.ink_on(cell.colour), weight=weight, zorder=3,
+                    j + 0.5, i + 0.52, _plain_math(cell.text), ha="center", va="center",
+                    fontsize=9, family="monospace", color=palette.ink_on(cell.colour),
+                    weight=weight, zorder=3,
                 )  # fmt: skip
         axes.set(
             xlim=(0, len(self.columns)), ylim=(len(self.rows), 0), title=_plain_math(self.title)
@@ -148,13 +156,12 @@ def heatmap(
         )
     flat = [v for row in values for v in row]
     if any(isinstance(v, float) for v in flat):
-        flat = [float(v) for v in flat]
-        values = [[float(v) for v in row] for row in values]
+        flat = list(map(float, flat))
+        values = [list(map(float, row)) for row in values]
     largest = max((abs(v) for v in flat if isinstance(v, float) and math.isfinite(v)), default=0)
-    cells = [
-        [_cell(v, pad, largest) for v, pad in zip(row, pad_row, strict=True)]
-        for row, pad_row in zip(values, pads, strict=True)
-    ]
+    cells = []
+    for row, pad_row in zip(values, pads, strict=True):
+        cells.append([_cell(v, pad, largest) for v, pad in zip(row, pad_row, strict=True)])
     alt = alt or f"{title or 'Heatmap'}: {height} rows, {width} columns."
     return Heatmap(cells, rows, columns, title, alt, set(map(tuple, marked)), focus)
 
@@ -199,7 +206,8 @@ def _matrix(values, name):
     shape = getattr(values, "shape", None)
     if shape is not None and len(shape) != 2:
         raise ValueError(
-            f"heatmap: {name} must be a matrix, got shape {tuple(shape)}; pick one, as in mask[0, 0]"
+            f"heatmap: {name} must be a matrix, got shape {tuple(shape)}; "
+            "pick one, as in mask[0, 0]"
         )
     values = values.tolist() if hasattr(values, "tolist") else list(values)
     values = [row.tolist() if hasattr(row, "tolist") else list(row) for row in values]

@@ -57,7 +57,9 @@ KINDS |= {"f": "prefill", "d": "token", "u": "wasted", "i": "paper", "o": "paper
 HATCHES = {"p": ("////", "hatch"), "u": ("xxxx", "cross")}
 # Numbers keep one scale in both themes: from LOW at 0 to PLUS or MINUS at the largest absolute
 # value.
-LOW, PLUS, MINUS = "#e8eef5", "#00498a", "#a85800"
+LOW = "#e8eef5"
+PLUS = "#00498a"
+MINUS = "#a85800"
 
 
 def rgb(colour):
@@ -95,7 +97,10 @@ _DARK_PAGES = (
     "html[theme=dark]",
     "body.vscode-dark",
 )
-_UNSAID = "html:not([data-theme=light]):not([data-theme=dark]) body:not([data-jp-theme-light]):not(.vscode-light)"
+_UNSAID = (
+    "html:not([data-theme=light]):not([data-theme=dark]) "
+    "body:not([data-jp-theme-light]):not(.vscode-light)"
+)
 
 # A mask's picked row outlines what it may see and names those columns: CSS counts them one by one,
 # 12 are enough.
@@ -110,23 +115,28 @@ STYLE = f"""<style>
 .qwl{{{_variables(LIGHT)}}}
 @media(prefers-color-scheme:dark){{{_UNSAID} .qwl{{{_variables(DARK)}}}}}
 {",".join(f"{page} .qwl" for page in _DARK_PAGES)}{{{_variables(DARK)}}}
-.qwl.qwl{{color:var(--qwl-ink);background:var(--qwl-paper);font:14px/1.4 system-ui,sans-serif;max-width:100%;
+.qwl.qwl{{color:var(--qwl-ink);background:var(--qwl-paper);font:14px/1.4 system-ui,sans-serif;\
+max-width:100%;
 margin:0;padding:6px;border-radius:6px;box-sizing:border-box}}
 .qwl.qwl .qwl{{padding:0}}
 .qwl-side{{display:flex;flex-wrap:wrap;gap:8px 24px;align-items:flex-start}}
 .qwl-side>*{{min-width:0}}
 .qwl.qwl figcaption{{font-weight:600;margin:0 0 2px;color:inherit;text-align:left}}
 .qwl-box{{overflow-x:auto;max-width:100%}}
-.qwl.qwl .qwl-grid{{border-collapse:separate;border-spacing:2px;margin:0;width:auto;border:0;background:none;
+.qwl.qwl .qwl-grid{{border-collapse:separate;border-spacing:2px;margin:0;width:auto;border:0;\
+background:none;
 table-layout:auto}}
 .qwl.qwl .qwl-grid tr{{background:none}}
-.qwl.qwl .qwl-grid :is(td,th){{padding:0 5px;height:25px;min-width:16px;border:0;text-align:center;white-space:pre;
-vertical-align:middle;font:12px/1 ui-monospace,Menlo,Consolas,monospace;color:var(--qwl-muted);background:none}}
+.qwl.qwl .qwl-grid :is(td,th){{padding:0 5px;height:25px;min-width:16px;border:0;\
+text-align:center;white-space:pre;
+vertical-align:middle;font:12px/1 ui-monospace,Menlo,Consolas,monospace;\
+color:var(--qwl-muted);background:none}}
 .qwl.qwl .qwl-grid tbody th{{position:sticky;left:0;background:var(--qwl-paper);text-align:right}}
 .qwl.qwl .qwl-grid td{{border:1px solid var(--qwl-line);border-radius:3px;color:#000}}
 .qwl.qwl .qwl-grid :is(td.t,td.d){{background:var(--qwl-token)}}
 .qwl.qwl .qwl-grid td.f{{background:var(--qwl-prefill);color:#fff;font-weight:700}}
-.qwl.qwl .qwl-grid td.u{{background:repeating-linear-gradient(45deg,var(--qwl-cross) 0 1.5px,transparent 1.5px 6px),
+.qwl.qwl .qwl-grid td.u{{\
+background:repeating-linear-gradient(45deg,var(--qwl-cross) 0 1.5px,transparent 1.5px 6px),
 repeating-linear-gradient(135deg,var(--qwl-cross) 0 1.5px,var(--qwl-wasted) 1.5px 6px)}}
 .qwl.qwl .qwl-grid.steps :is(td,th){{padding:0 2px;min-width:18px}}
 .qwl.qwl .qwl-grid td.i{{border-style:dashed;color:var(--qwl-muted)}}
@@ -143,19 +153,23 @@ repeating-linear-gradient(135deg,var(--qwl-cross) 0 1.5px,var(--qwl-wasted) 1.5p
 .qwl.qwl svg{{width:100%;min-width:440px;max-width:640px;height:auto;stroke-linejoin:round}}
 .qwl.qwl summary{{cursor:pointer;color:inherit}}
 .qwl.qwl .see {_PICKED}>.a{{outline:3px solid #000;outline-offset:-3px}}
-.qwl.qwl .see {_PICKED}>th,.qwl.qwl :is({_SEEN}){{color:var(--qwl-ink);text-decoration:underline 2px}}
+.qwl.qwl .see {_PICKED}>th,.qwl.qwl :is({_SEEN}){{\
+color:var(--qwl-ink);text-decoration:underline 2px}}
 .qwl.qwl .see tr:focus{{outline:2px solid var(--qwl-ink)}}
 .qwl.qwl img{{max-width:100%;height:auto;background:#fff}}
 .qwl-controls{{display:flex;flex-wrap:wrap;gap:6px 22px;align-items:center;margin:0 0 8px}}
 .qwl-controls[hidden]{{display:none}}
-.qwl-controls :is(label,fieldset){{display:inline-flex;flex-wrap:wrap;gap:7px;align-items:center;margin:0;padding:0;
+.qwl-controls :is(label,fieldset){{display:inline-flex;flex-wrap:wrap;gap:7px;\
+align-items:center;margin:0;padding:0;
 border:0;min-width:0;color:inherit}}
 .qwl-controls legend{{float:left;padding:0;margin:0;width:auto;font:inherit;color:inherit}}
 .qwl-controls :is(input,select){{accent-color:var(--qwl-accent);margin:0;min-height:24px}}
-.qwl-controls select{{color:var(--qwl-ink);background:var(--qwl-paper);border:1px solid var(--qwl-line)}}
+.qwl-controls select{{color:var(--qwl-ink);background:var(--qwl-paper);\
+border:1px solid var(--qwl-line)}}
 .qwl-controls output{{min-width:2.5em;font-weight:600}}
 .qwl-controls :focus-visible{{outline:2px solid var(--qwl-ink);outline-offset:2px}}
-.qwl-said{{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap}}
+.qwl-said{{position:absolute;width:1px;height:1px;overflow:hidden;\
+clip-path:inset(50%);white-space:nowrap}}
 .qwl-bad{{border-left:4px solid var(--qwl-muted);padding-left:8px}}
 .qwl-good{{border-left:4px solid var(--qwl-good);padding-left:8px}}
 .qwl.qwl p{{margin:3px 0}}

@@ -13,7 +13,8 @@ class Html:
     """A piece of HTML that shows itself; `text` is what a terminal sees."""
 
     def __init__(self, body, text):
-        self.body, self.text = body, text
+        self.body = body
+        self.text = text
 
     def _repr_html_(self):
         return STYLE + self.body
@@ -53,8 +54,8 @@ def bare_html(shown):
         html = image(shown, _alt(shown))._repr_html_()
     if html is None:
         raise TypeError(
-            "nothing to show: expected a picture with _repr_html_, a matplotlib figure or a string, "
-            f"got {type(shown).__name__}"
+            "nothing to show: expected a picture with _repr_html_, a matplotlib figure or a "
+            f"string, got {type(shown).__name__}"
         )
     return html.replace(STYLE, "")
 

@@ -75,7 +75,8 @@ def write_moved(app, error):
 
 
 def library_hash(folder):
-    """One hash of every file of the library: sources and shipped checkpoints, names and contents."""
+    """One hash of every file of the library: sources and shipped checkpoints, names
+    and contents."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:

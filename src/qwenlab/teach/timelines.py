@@ -1,4 +1,5 @@
-"""`timeline`: who was in which row at which step, and which row-steps paid. Drawn as a heatmap is."""
+"""`timeline`: who was in which row at which step, and which row-steps paid.
+Drawn as a heatmap is."""
 
 from collections import Counter
 
@@ -19,7 +20,8 @@ class Timeline(Heatmap):
 
     def _body(self):
         legend = "".join(
-            f'<td class="{KINDS[kind][0]}">{KINDS[kind][1] or "&nbsp;"}</td><th>{kind}: {count}</th>'
+            f'<td class="{KINDS[kind][0]}">{KINDS[kind][1] or "&nbsp;"}</td><th>{kind}: '
+            f"{count}</th>"
             for kind, count in self.counts.items()
         )
         legend = (
@@ -57,11 +59,14 @@ def timeline(run, *, by="slot", names=None, said=None, title="", alt=None):
     if by not in ("slot", "request"):
         raise ValueError(f'timeline: by is {by!r}, expected "slot" or "request"')
     events.sort(key=lambda event: event[:2])
-    lines, sampled, partly = {}, Counter(), _partly(events)
+    lines = {}
+    sampled = Counter()
+    partly = _partly(events)
     for step, slot, request, kind in events:
         if kind not in KINDS:
             raise ValueError(
-                f"timeline: step {step}, slot {slot} is {kind!r}, expected one of {', '.join(KINDS)}"
+                f"timeline: step {step}, slot {slot} is {kind!r}, "
+                f"expected one of {', '.join(KINDS)}"
             )
         text = (
             ""
@@ -77,7 +82,9 @@ def timeline(run, *, by="slot", names=None, said=None, title="", alt=None):
     steps = range(min(event[0] for event in events), max(event[0] for event in events) + 1)
     counts = Counter(event[3] for event in events)
     counts = {kind: counts[kind] for kind in KINDS}
-    cells = [[lines[key].get(step, Cell("", "o")) for step in steps] for key in sorted(lines)]
+    cells = []
+    for key in sorted(lines):
+        cells.append([lines[key].get(step, Cell("", "o")) for step in steps])
     labels = [f"{by} {names[key] if names and by == 'request' else key}" for key in sorted(lines)]
     alt = (
         alt
@@ -89,7 +96,8 @@ def timeline(run, *, by="slot", names=None, said=None, title="", alt=None):
 def _partly(events):
     """The (step, slot) of prefills that the same request followed up by another: they read a part
     and said nothing."""
-    after, partly = {}, set()
+    after = {}
+    partly = set()
     for step, slot, request, kind in reversed(events):
         if kind == "prefill" and after.get(request) == "prefill":
             partly.add((step, slot))

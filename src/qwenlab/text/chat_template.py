@@ -20,7 +20,8 @@ NAMED_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 class ChatTemplateError(QwenlabError):
-    """The messages are malformed, or the checkpoint's template is missing, broken, or refuses them."""
+    """The messages are malformed, or the checkpoint's template is missing, broken, or
+    refuses them."""
 
 
 class ChatTemplate:
@@ -74,7 +75,10 @@ class ChatTemplate:
         if isinstance(text, list):  # several by name: [{"name": "default", "template": "..."}, ...]
             for index, item in enumerate(text):
                 if not isinstance(item, dict) or not isinstance(item.get("name"), str):
-                    reason = f"chat_template[{index}] has no name, expected a dict with name and template"
+                    reason = (
+                        f"chat_template[{index}] has no name, expected a dict with name "
+                        "and template"
+                    )
                     raise ChatTemplateError(f"{settings_path}: {reason}")
             named = {item["name"]: item.get("template") for item in text}
             if "default" not in named:
@@ -189,10 +193,11 @@ def guard(messages: list[dict[str, str]], control: list[str], alive: tuple[str, 
         starts = other_starts if role == "assistant" and key == "content" else all_starts
         return starts.sub(lambda match: match[0] + spare, text)
 
-    return [
-        {key: guarded(message["role"], key, text) for key, text in message.items()}
-        for message in messages
-    ]
+    safe = []
+    for message in messages:
+        kept = {key: guarded(message["role"], key, text) for key, text in message.items()}
+        safe.append(kept)
+    return safe
 
 
 def starts_of(tokens: list[str]) -> re.Pattern:

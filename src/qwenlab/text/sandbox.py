@@ -136,7 +136,8 @@ def measured(value):
 
 
 def size(value) -> int:
-    """How much an operation on `value` may cost: characters, entries, or 30 bits of a whole number."""
+    """How much an operation on `value` may cost: characters, entries, or 30 bits of a
+    whole number."""
     if isinstance(value, str | list | tuple):
         return len(value)
     return value.bit_length() // 30 + 1 if isinstance(value, int) else 1

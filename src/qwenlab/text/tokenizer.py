@@ -56,8 +56,8 @@ class Tokenizer:
         try:
             if spec["model"]["type"] != "BPE" or spec["decoder"]["type"] != "ByteLevel":
                 raise TokenizerError(
-                    f"{source}: model {spec['model']['type']} with decoder {spec['decoder']['type']}, "
-                    "expected byte-level BPE (BPE, ByteLevel)"
+                    f"{source}: model {spec['model']['type']} with decoder "
+                    f"{spec['decoder']['type']}, expected byte-level BPE (BPE, ByteLevel)"
                 )
             added = spec["added_tokens"]
             control = [token for token in added if is_control(token)]
@@ -91,7 +91,8 @@ class Tokenizer:
                 or token.get("single_word")
             ):
                 raise TokenizerError(
-                    f"{source}: control token {token['content']!r} is of a kind that is not supported"
+                    f"{source}: control token {token['content']!r} is of a kind that is "
+                    "not supported"
                 )
         strange = set().union(*vocab) - BYTE_OF.keys()
         if strange:
@@ -121,7 +122,10 @@ class Tokenizer:
         )
 
     def __repr__(self) -> str:
-        return f"Tokenizer({self.source!r}, vocab_size={self.vocab_size}, {len(self.control)} control tokens)"
+        return (
+            f"Tokenizer({self.source!r}, vocab_size={self.vocab_size}, "
+            f"{len(self.control)} control tokens)"
+        )
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text: `<|im_end|>` in it gives the ids of its letters, never the control
@@ -258,8 +262,8 @@ def refuse_long_blank(text: str) -> None:
         length = run.end() - run.start()
         if length > LONGEST_BLANK:
             raise TokenizerError(
-                f"text holds {length} whitespace characters in a row from character {run.start()} on, "
-                f"expected at most {LONGEST_BLANK}"
+                f"text holds {length} whitespace characters in a row from character {run.start()} "
+                f"on, expected at most {LONGEST_BLANK}"
             )
 
 

@@ -113,7 +113,8 @@ def distill(
     if teacher:
         check_teacher(model, tokenizer, *teacher)
     rows = [rows[place] for place in seeded_order(len(rows), "held out", seed)]
-    apart, rows = sorted(rows[:held_out], key=lambda row: len(row.ids)), rows[held_out:]
+    apart = sorted(rows[:held_out], key=lambda row: len(row.ids))
+    rows = rows[held_out:]
     batches_an_epoch = -(-len(rows) // batch_size)
     steps = max(1, round(epochs * batches_an_epoch))
     options = {
@@ -151,15 +152,18 @@ def distill(
         loss = loss_of(parts)
         spent = training.spent / (60 * minutes) if minutes else 0
         rate = lr * min((step + 1) / WARM_UP, 1 - max(step / steps, spent))
-        norm, tokens = training.update(rate), sum(len(row.ids) for row in batch)
-        pads = sum(len(part) * max(len(row.ids) for row in part) for part in parts) - tokens
+        norm = training.update(rate)
+        tokens = sum(len(row.ids) for row in batch)
+        padded = 0
+        for part in parts:
+            padded += len(part) * max(len(row.ids) for row in part)
         return {
             "loss": loss,
             **measured,
             "lr": rate,
             "gradient_norm": norm,
             "tokens": tokens,
-            "pads": pads,
+            "pads": padded - tokens,
         }
 
     with RunFolder(folder, settings) if folder else nullcontext() as run:
@@ -170,7 +174,8 @@ def distill(
     if apart:
         losses = {record["step"]: record["held_out_loss"] for record in metrics[::CHECK_EVERY]}
         losses[training.step] = held_out_loss()
-    pads, tokens = (sum(record[name] for record in metrics) for name in ("pads", "tokens"))
+    pads = sum(record["pads"] for record in metrics)
+    tokens = sum(record["tokens"] for record in metrics)
     return Distilled(losses, dropped, pads / (pads + tokens), metrics)
 
 
@@ -182,7 +187,8 @@ def mean_loss(
 
     Each part's sum is divided by the tokens of all parts: in a mean of their means a token in a
     small part counts more."""
-    targets, total = sum(len(row.ids) - row.prompt for part in parts for row in part), 0.0
+    targets = sum(len(row.ids) - row.prompt for part in parts for row in part)
+    total = 0.0
     for part in parts:
         loss = loss_sum(model, part, pad_id, teacher, temperature) / targets
         if loss.requires_grad:
@@ -223,8 +229,8 @@ def check_teacher(model, tokenizer, teacher, its_tokenizer) -> None:
     if differing or model.config.vocab_size != teacher.config.vocab_size:
         id = min(differing, default=min(model.config.vocab_size, teacher.config.vocab_size))
         raise TrainingError(
-            f"a teacher's logits need the student's vocabulary: id {id} is {theirs.get(id)!r} to the teacher, "
-            f"{ours.get(id)!r} to the student; train on its traces alone"
+            f"a teacher's logits need the student's vocabulary: id {id} is {theirs.get(id)!r} to "
+            f"the teacher, {ours.get(id)!r} to the student; train on its traces alone"
         )
 
 

@@ -79,7 +79,8 @@ def average(loss: Tensor, mask: Tensor, how: str, *, tokens=None, rows=None, cap
     published).
     - "fixed": the sum over rows * cap, whatever the lengths: a token always counts alike (Dr. GRPO,
     arXiv:2503.20783)."""
-    loss, rows = loss.masked_fill(~mask, 0), rows or len(mask)
+    loss = loss.masked_fill(~mask, 0)
+    rows = rows or len(mask)
     if how == "sequence":
         return (loss.sum(1) / mask.sum(1)).sum() / rows
     return loss.sum() / (rows * cap if how == "fixed" else tokens or mask.sum())

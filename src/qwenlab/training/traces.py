@@ -29,7 +29,8 @@ from qwenlab.evaluation.problems import (
 from qwenlab.run_folder import TEXT, WHOLE, RunFolder, RunFolderError
 from qwenlab.text.chat_template import CLOSE, OPEN
 
-TRACES, REJECTED = "traces.jsonl", "rejected.jsonl"
+TRACES = "traces.jsonl"
+REJECTED = "rejected.jsonl"
 FIELDS = {"number": WHOLE, "problem": TEXT, "message_thinking": TEXT, "message_content": TEXT}
 FIELDS |= {"answer": TEXT, "instruction": TEXT, "finish_reason": TEXT, "tokens": WHOLE}
 BROKEN_OFF = (
@@ -139,7 +140,8 @@ def answer_rows(model, tokenizer, traces: Sequence[Trace], max_length: int, plai
     none. Only the first `max_length` tokens are kept: an answer cut off there, or by its teacher,
     has no stop id, and a row without a token of its answer is dropped. Raises TraceError if no row
     is left, or naming a trace that can't be encoded."""
-    rows, dropped = [], []
+    rows = []
+    dropped = []
     if not model.stop_ids and any(trace.finished for trace in traces):
         raise TraceError("the model has no stop id (eos_token_id), so no trace can end with one")
     stop = answer_end(model, tokenizer, plain) if model.stop_ids else None
@@ -254,10 +256,9 @@ def make_traces(
         run.append(TRACES if useful else REJECTED, record)
 
     with RunFolder(folder, settings | {"plain": plain, "seed": seed}) as run:
-        kept, rejected = (
-            run.done(name, FIELDS, ("number",), [(number,) for number in numbers])
-            for name in (TRACES, REJECTED)
-        )
+        keys = [(number,) for number in numbers]
+        kept = run.done(TRACES, FIELDS, ("number",), keys)
+        rejected = run.done(REJECTED, FIELDS, ("number",), keys)
         if twice := kept.keys() & rejected.keys():
             raise RunFolderError(
                 f"{run.path}: number {min(twice)[0]} is in both {TRACES} and {REJECTED}"

@@ -30,17 +30,18 @@ from qwenlab.model.weights import load_weights
 from qwenlab.run_folder import NUMBER, WHOLE, RunFolder, RunFolderError, check_record
 from qwenlab.training.steady import reference_kernels
 
-METRICS, TABLE = "metrics.jsonl", "metrics.csv"
-OPTIMISER, POSITION = (
-    "optimizer.safetensors",
-    "training.json",
-)  # beside a checkpoint's model.safetensors
+METRICS = "metrics.jsonl"
+TABLE = "metrics.csv"
+# beside a checkpoint's model.safetensors
+OPTIMISER = "optimizer.safetensors"
+POSITION = "training.json"
 LOGITS = 2**25  # numbers: so many logits are held at once, 128 MiB of them
 # What options may be. AdamW moves a weight by about the rate in a step; logits over a temperature
 # stay in float32.
 MOST_STEPS = 10**9
 LARGEST_LR = 1.0
-COLDEST, HOTTEST = 0.001, 1000.0
+COLDEST = 0.001
+HOTTEST = 1000.0
 LARGEST_KL = 1000.0
 LARGE = 1e38  # float32 ends there
 CHECKPOINT = re.compile(r"step-\d{6,}")
@@ -68,8 +69,11 @@ class Training:
     no fixed order)."""
 
     def __init__(self, model: Model, folder: RunFolder | None, *, lr: float, clip: float = 1.0):
-        self.model, self.folder, self.clip = model, folder, clip
-        self.step, self.metrics = 0, []
+        self.model = model
+        self.folder = folder
+        self.clip = clip
+        self.step = 0
+        self.metrics = []
         path = last_checkpoint(folder.path) if folder else None
         if path:
             load_weights(model, path, device=model.device)
@@ -288,7 +292,8 @@ def token_logprobs(
     def score(hidden: Tensor, ids: Tensor) -> Tensor:
         return -F.cross_entropy(model.logits(hidden) / temperature, ids, reduction="none")
 
-    wanted, ids = wanted[:, 1:].to(model.device), input_ids[:, 1:].to(model.device)
+    wanted = wanted[:, 1:].to(model.device)
+    ids = input_ids[:, 1:].to(model.device)
     hidden = model(input_ids, attention_mask, hidden_only=True)[:, :-1][
         wanted
     ]  # (N, hidden) of the tokens before
