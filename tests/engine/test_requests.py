@@ -99,3 +99,13 @@ def test_a_slot_that_does_not_fit_is_refused(dense, index, prompt, message):
     with pytest.raises(ValueError, match=message):
         later = qwenlab.Engine(dense, 2, strategy="early-stop", state=state)
         later.add_request(new_request(dense, prompt, qwenlab.SamplingParams(**own), index=index))
+
+
+def test_a_request_that_could_outgrow_the_token_budget_is_refused(model):
+    """It would wait for ever, and so would `run`."""
+    engine = qwenlab.Engine(model, slots=2, token_budget=12)
+    (request,) = make_requests(model, [[5] * 20], max_new_tokens=3)
+    refused = "request 0 may hold 23 tokens, expected at most the token_budget of 12"
+    with pytest.raises(ValueError, match=refused):
+        engine.add_request(request)
+    assert not engine.has_unfinished()

@@ -125,7 +125,7 @@ class Script:
         running = self.scheduler.running
         slots = [slot for _, slot in plan.decode]
         assert slots == list(range(len(slots)))  # those that decode stand together, in order
-        slots += [slot for _, slot, _, _ in plan.prefill] + [slot for _, slot in plan.waiting]
+        slots += [slot for _, slot, _, _ in plan.prefill] + [slot for _, slot in plan.held_back]
         assert len(set(slots)) == len(slots) and set(slots) <= set(range(len(running)))
         assert [r.slot for r in running] == list(range(len(running)))
         assert len(running) <= self.slots

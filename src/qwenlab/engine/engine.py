@@ -144,11 +144,17 @@ class Engine:
     def add_request(self, request: Request) -> None:
         """Queues a request that was made elsewhere, by `make_requests` or `new_request`.
 
-        Raises ValueError if an engine has it already, or if it can't have the slot that its index
-        names in a state of the caller's.
+        Raises ValueError if an engine has it already, if it could outgrow the token budget, or if
+        it can't have the slot that its index names in a state of the caller's.
         """
         if request.engine is not None:
             raise ValueError(f"request {request.index} was added to an engine before")
+        most = len(request.prompt) + request.max_tokens
+        if self.token_budget is not None and most > self.token_budget:
+            raise ValueError(
+                f"request {request.index} may hold {most} tokens, expected at most the "
+                f"token_budget of {self.token_budget}"
+            )
         held = 0
         if self.scheduler.pinned:
             held = self.runner.held(request)

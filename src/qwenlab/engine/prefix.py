@@ -62,10 +62,10 @@ def longest_saved(request: Request) -> Prefix | None:
     return next((prefix for prefix in request.prefixes if prefix.saved), None)
 
 
-def may_read(request: Request) -> bool:
-    """Whether the request can start to read: not while another reads a prefix for it.
+def claim_reading(request: Request) -> bool:
+    """Whether the request may start to prefill: not while another reads a prefix for it.
 
-    A prefix that nobody reads yet becomes this request's own to read.
+    Claims each prefix that nobody reads yet: from then on it is this request's to read.
     """
     for prefix in request.prefixes:
         if prefix.saved:

@@ -71,8 +71,9 @@ class RequestOutput:
 class Request(RequestOutput):
     """A prompt on its way: its output so far, and what scheduler and engine need to know about it.
 
-    The first group of fields is fixed when the request is made. The second is the scheduler's, as
-    are all of the output; nobody else writes them.
+    The first group of fields is fixed before the request is queued. The second belongs to the
+    scheduler and its helpers (slots, prefixes), as does the whole output; the engine writes
+    `engine` alone.
     """
 
     _: KW_ONLY

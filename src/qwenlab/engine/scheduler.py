@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from time import perf_counter
 
-from qwenlab.engine.prefix import Prefix, leave_all, longest_saved, may_read
+from qwenlab.engine.prefix import Prefix, claim_reading, leave_all, longest_saved
 from qwenlab.engine.request import Request
 from qwenlab.engine.slots import assign_slots, pin_slots
 from qwenlab.engine.step_plan import StepPlan
@@ -188,12 +188,15 @@ class Scheduler:
 
     def plan(self, moves: tuple, preempted: tuple) -> StepPlan:
         """The step of those who run, each in its slot."""
-        copies, prefill, saves, waiting = [], [], [], []
+        copies = []
+        prefill = []
+        saves = []
+        held_back = []
         for request in self.running[len(self.decoding) :]:
             if request.finish_reason is not None:  # cancelled before it had read its prompt
                 continue
-            if request.num_computed_tokens == 0 and not may_read(request):
-                waiting.append((request, request.slot))
+            if request.num_computed_tokens == 0 and not claim_reading(request):
+                held_back.append((request, request.slot))
                 continue
             if request.num_computed_tokens == 0 and (prefix := longest_saved(request)):
                 copies.append((prefix.key, request.slot))
@@ -218,7 +221,7 @@ class Scheduler:
             prefill=tuple(prefill),
             saves=tuple(saves),
             sampled=(*(request for request, _ in self.decoding), *read),
-            waiting=tuple(waiting),
+            held_back=tuple(held_back),
             wasted=wasted,
             preempted=preempted,
         )
@@ -247,14 +250,14 @@ class Scheduler:
                 self.regroup = True
         for request, token_id, logprob in zip(plan.sampled, tokens, logprobs, strict=True):
             if request.finish_reason is None:
-                self.append(request, token_id, logprob, now)
+                self.take_token(request, token_id, logprob, now)
         self.resets.difference_update(plan.resets)
         for key in plan.drops:
             self.saved.pop(key, None)
         self.in_flight = False
         return list(self.unreported)
 
-    def append(self, request: Request, token_id: int, logprob: float, now: float) -> None:
+    def take_token(self, request: Request, token_id: int, logprob: float, now: float) -> None:
         """One sampled token, which may end the answer."""
         self.unreported.setdefault(request, len(request.logprobs))
         if logprob != logprob:  # NaN

@@ -23,8 +23,9 @@ class Event(NamedTuple):
 class StepPlan:
     """Who decodes, who reads which tokens, and what must be moved, emptied and copied before that.
 
-    The fields are in the order in which the runner goes through them. `sampled` lists the requests
-    that get a token by this step: those that decode, then those that have read their whole text.
+    From `moves` to `saves`, the fields are in the order in which the runner goes through them.
+    `sampled` lists the requests that get a token by this step: those that decode, then those that
+    have read their whole text. The rest is for events and counts.
     """
 
     slots: int
@@ -36,7 +37,7 @@ class StepPlan:
     prefill: tuple[tuple[Request, int, int, int], ...] = ()  # (request, slot, start, end), by slot
     saves: tuple[tuple[int, int], ...] = ()  # (slot, prefix key): a copy to keep after the prefill
     sampled: tuple[Request, ...] = ()
-    waiting: tuple[tuple[Request, int], ...] = ()  # in a slot, until another has read their prefix
+    held_back: tuple[tuple[Request, int], ...] = ()  # in a slot, while another reads their prefix
     wasted: frozenset[int] = frozenset()  # slots of finished requests that still decode
     preempted: tuple[Request, ...] = ()
 
@@ -61,7 +62,7 @@ class StepPlan:
     def kinds(self) -> list[tuple[int | None, str]]:
         """What each slot does: the request's index, or None, and an event's kind."""
         entries: list[tuple[int | None, str]] = [(None, "idle")] * self.slots
-        for request, slot in self.waiting:
+        for request, slot in self.held_back:
             entries[slot] = (request.index, "idle")
         for request, slot in self.decode:
             entries[slot] = (request.index, "wasted" if slot in self.wasted else "decode")

@@ -80,7 +80,9 @@ class ForwardBatch:
     ) -> "ForwardBatch":
         """Rows with pads anywhere: attention_mask (B, T) bool, True = real, None = all real.
 
-        Moves each row's real tokens to its front, in order. The only place that removes padding.
+        Moves each row's real tokens to its front, in order, so that padding trails: the only place
+        that moves padding. What trails is kept from each layer's state by `update_cache`,
+        `last_inputs` and DeltaNet's own masking of decay and beta.
         """
         batch, width = input_ids.shape
         if attention_mask is None:
@@ -183,7 +185,9 @@ class ForwardBatch:
         """Keeps this pass's keys and values (B, W, KVH, D); returns each row's whole (B, KVH, K,
         D).
 
-        Only real tokens are kept, so no query of a later pass can see a pad.
+        Only real tokens are kept, so no query of a later pass can see a pad. (A model that `load`
+        made fast for a CPU writes them by `qwenlab.fast.attention.update_cache`, held equal by a
+        test.)
         """
         if self.state is None:
             return keys.transpose(1, 2), values.transpose(1, 2)

@@ -68,6 +68,7 @@ class DeltaNet(nn.Module):
         inputs = torch.cat((conv_state.to(qkv.dtype), qkv), dim=1)  # (B, taps - 1 + W, channels)
         q, k, v = self.heads(self.convolve(inputs))
         out, recurrent_state = delta_chunks(q, k, v, g, beta, recurrent_state, self.chunk_size)
+        # Hides them from the convolution too: its state ends at each row's last real token.
         self.write_state(batch, batch.last_inputs(inputs), recurrent_state)
         out = self.norm(out) * F.silu(z.float().view(out.shape))  # (B, W, value heads, Dv)
         return self.out_proj(out.flatten(2).to(x.dtype))  # (B, W, value heads * Dv) to hidden

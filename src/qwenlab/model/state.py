@@ -15,6 +15,9 @@ class State:
     """The memory of `batch_size` slots. Made by `model.new_state`, used by `model(...,
     state=state)`.
 
+    A slot is one place along the first dimension of every tensor here. A row of a call works in one
+    slot: `rows=` names it, for each row of the call's batch.
+
     `lengths` (slots,) int64, on the host: real tokens each slot holds. `layers[n]` holds layer n's
     tensors by name, slots first: "keys" and "values" (slots, KVH, C, D), of which slot s has
     `lengths[s]` positions in use; or "conv_state" (slots, taps - 1, channels) and "recurrent_state"
