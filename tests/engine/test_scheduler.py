@@ -184,13 +184,13 @@ def test_the_scripts_meet_what_they_are_for():
 
         def noted(schedule=schedule):
             plan = schedule()
-            names = ("preempted", "moves", "copies", "waiting", "wasted", "saves", "drops")
+            names = ("preempted", "moves", "copies", "held_back", "wasted", "saves", "drops")
             met.update(name for name in names if getattr(plan, name))
             return plan
 
         script.scheduler.schedule = noted
         script.run()
-    assert met == {"preempted", "moves", "copies", "waiting", "wasted", "saves", "drops"}
+    assert met == {"preempted", "moves", "copies", "held_back", "wasted", "saves", "drops"}
 
 
 def new_request(index: int, tokens: int, most: int = 5) -> Request:
