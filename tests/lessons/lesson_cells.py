@@ -6,7 +6,9 @@ from pathlib import Path
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
+from helpers import FULL
 
+from qwenlab.bench.timing import alternate
 from qwenlab.teach import explore, exploring
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -32,9 +34,24 @@ def numbers(pattern, text):
 
 
 def code_cells(name):
-    """The source of each code cell of a notebook, by the cell's id."""
+    """The source of each code cell of a notebook, by the cell's id. Below full count each case is timed once."""
     cells = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
-    return {cell["id"]: cell.source for cell in cells if cell.cell_type == "code"}
+    sources = {cell["id"]: cell.source for cell in cells if cell.cell_type == "code"}
+    return sources if FULL else {cell: timed_once(source) for cell, source in sources.items()}
+
+
+def timed_once(source):
+    imported = r"^(from qwenlab\.bench\.timing import .*\balternate\b.*)$"
+    return re.sub(
+        imported,
+        r"\1\nfrom lesson_cells import alternate_once as alternate",
+        source,
+        flags=re.MULTILINE,
+    )
+
+
+def alternate_once(run, cases, repeats, **options):
+    return alternate(run, cases, 1, **options)
 
 
 def say(lesson, cell, capsys, *changes):

@@ -1,6 +1,7 @@
 """Every lesson: the frame is whole, it runs alone and offline, and any cell may run again.
 
-Every cell runs once from top to bottom and then again in random order: once, at full count twice.
+A lesson runs once for its page and these tests. At full count it runs once more by itself, with every
+cell again, twice, in random order.
 """
 
 import json
@@ -9,11 +10,8 @@ import re
 
 import nbformat
 import pytest
-from helpers import count
-from lesson_cells import NOTEBOOKS
-from nbclient import NotebookClient
+from executed import NOTEBOOKS, executed, run, text_of
 
-PAGES = sorted(NOTEBOOKS.glob("*.ipynb"))
 HEADINGS = [
     "See it fail",
     "Look at it",
@@ -26,9 +24,8 @@ HEADINGS = [
 ]
 MOST_MEMORY = 1.5e9
 MOST_WIDTH = 79  # characters of a code cell that the page shows without scrolling
-MOST_SECONDS = 180  # for the first run; a lesson takes about 30 s, and a test machine may be busy
 
-lessons = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+lessons = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
 def read(path):
@@ -110,29 +107,37 @@ print("probe" + json.dumps({
 """
 
 
-def output(cell):
-    return "".join(out.get("text", "") for out in cell.outputs)
-
-
-def run(notebook, path):
-    # Cells that are meant to fail say so by a tag of their own; nothing else may raise.
-    NotebookClient(
-        notebook, timeout=MOST_SECONDS, resources={"metadata": {"path": str(path.parent)}}
-    ).execute()
-
-
 @lessons
-def test_it_runs_and_any_cell_runs_again_in_any_order(path, monkeypatch):
+def test_every_cell_ran_and_every_solution_is_right(path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    codes = executed(path).cells
+    assert [cell.source for cell in codes] == [cell.source for cell in read(path)[1]]
+    assert all(cell.execution_count for cell in codes)
+    assert [
+        output for cell in codes for output in cell.outputs if output.output_type == "error"
+    ] == []
+    for exercise, mine, solution in checks(codes):
+        (stub,) = [text_of(cell) for cell in codes if f'check("{exercise}", {mine})' in cell.source]
+        assert f"{exercise}: not yet" in stub
+        (solved,) = [
+            text_of(cell) for cell in codes if f'check("{exercise}", {solution})' in cell.source
+        ]
+        assert f"✓ {exercise}: right on all" in solved
+
+
+@pytest.mark.full
+@lessons
+def test_any_cell_runs_again_in_any_order(path, monkeypatch):
     monkeypatch.delenv("QWENLAB_PAGE", raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     notebook, codes = read(path)
     rng = random.Random(path.stem)
-    again = rng.sample(codes * 2, count(len(codes) // 4, len(codes) * 2))
+    again = rng.sample(codes * 2, len(codes) * 2)
     probe = nbformat.v4.new_code_cell(PROBE.replace("STUBS", repr(checks(codes))))
     copies = [nbformat.v4.new_code_cell(cell.source, metadata=cell.metadata) for cell in again]
     notebook.cells = [*codes, *copies, probe]
     run(notebook, path)
-    found = json.loads(output(notebook.cells[-1]).split("probe")[1])
+    found = json.loads(text_of(notebook.cells[-1]).split("probe")[1])
     assert found["memory"] < MOST_MEMORY, f"{found['memory'] / 1e9:.2f} GB"
     assert found["figures"] == 0
     assert all("not yet" in answer for answer in found["stubs"]) and all(found["solved"])
