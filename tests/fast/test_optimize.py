@@ -111,3 +111,14 @@ def test_a_hooked_module_runs_plain():
             module.register_forward_hook(lambda module, args, out: seen.append(out.shape))
     assert difference(model(torch.tensor([[5, 9, 77]])), expected) < 1e-5
     assert len(seen) == 7 * model.config.num_hidden_layers
+
+
+def test_positions_are_rotated_as_the_module_says_now():
+    """Its table is for one theta; another theta needs another."""
+    model, plain = FAMILIES["dense"](), FAMILIES["dense"](fast=False)
+    ids = torch.tensor([[5, 9, 77, 3]])
+    before = model(ids)
+    for each in (model, plain):
+        each.model.rotary.theta = 50.0
+    assert difference(model(ids), before) > 1e-3
+    assert difference(model(ids), plain(ids)) < 1e-5

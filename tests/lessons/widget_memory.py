@@ -107,9 +107,9 @@ def read_zeros(net, window, memory, pads, hidden, keep_window):
         window = window if keep_window else inputs[1:]
         for head in range(net.value_heads):
             group = head * net.key_heads // net.value_heads
-            k = mixed[net.key_width + group * net.key_dim :][: net.key_dim]
+            k = mixed[net.key_width + group * net.head_k_dim :][: net.head_k_dim]
             k = k / math.sqrt(float(k @ k) + 1e-6)
-            v = mixed[2 * net.key_width + head * net.value_dim :][: net.value_dim]
+            v = mixed[2 * net.key_width + head * net.head_v_dim :][: net.head_v_dim]
             rate = math.exp(net.A_log[head]) * math.log1p(math.exp(net.dt_bias[head]))
             memory[head] *= 1.0 if "decay" in hidden else math.exp(-rate)
             memory[head] += torch.outer(

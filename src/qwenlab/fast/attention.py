@@ -187,5 +187,5 @@ def cache_lines(batch: ForwardBatch, kept: Tensor) -> Tensor:
         start = batch.num_computed_tokens[0]
         return torch.arange(first * capacity + start, last * capacity + start, capacity)
     slots, positions = batch.cache_index  # (N,)
-    heads = slots[:, None] * kv_heads + torch.arange(kv_heads)  # (N, KVH)
+    heads = slots[:, None] * kv_heads + torch.arange(kv_heads, device=kept.device)  # (N, KVH)
     return (heads * capacity + positions[:, None]).flatten()

@@ -44,13 +44,13 @@ class FastDeltaNet(FusedOwner, DeltaNet):
     def step_heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """mixed (B, channels) to q, k (B, value heads, Dk) and v (B, value heads, Dv)."""
         qk = mixed.narrow(1, 0, 2 * self.key_width)
-        qk = l2norm(qk.view(len(mixed), 2, self.key_heads, self.key_dim))
+        qk = l2norm(qk.view(len(mixed), 2, self.key_heads, self.head_k_dim))
         served = self.value_heads // self.key_heads
         if served > 1:
             qk = qk.repeat_interleave(served, dim=2)
         q, k = qk.unbind(1)
         v = mixed.narrow(1, 2 * self.key_width, self.value_width)
-        return q * self.key_dim**-0.5, k, v.view(len(mixed), self.value_heads, self.value_dim)
+        return q * self.head_k_dim**-0.5, k, v.view(len(mixed), self.value_heads, self.head_v_dim)
 
     def write_step(self, batch: ForwardBatch, conv_state: Tensor, recurrent_state: Tensor) -> None:
         """A slice of slots was changed through its view; slots one by one were copied."""

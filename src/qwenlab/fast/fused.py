@@ -131,9 +131,10 @@ class FusedOwner(nn.Module):
     fused: FusedProjection
 
     def lay_out(self) -> None:
-        self.fused = FusedProjection(*self.NAMES)
+        fused = FusedProjection(*self.NAMES)
         with LAYING_OUT:
-            self.fused.lay_out(self)
+            fused.lay_out(self)
+            self.fused = fused  # only now: a call in another thread sees it whole
 
     def _apply(self, fn, recurse: bool = True):  # beneath .to, .half, .cuda, .share_memory, ...
         was_laid_out = self.fused.is_laid_out(self)

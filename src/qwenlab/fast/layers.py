@@ -37,7 +37,7 @@ def scaled_to_unit(x: Tensor, eps: float) -> Tensor:
 def constant(value: float) -> Tensor:
     """A number as a tensor of no dimension: operations take it faster than a Python number."""
     with torch.inference_mode(False):  # it outlives the call, so it must serve training as well
-        return torch.tensor(value)
+        return torch.tensor(value, device="cpu")
 
 
 class FastLayer(Layer):
@@ -68,18 +68,22 @@ class FastMLP(FusedOwner, MLP):
 class FastRotary(Rotary):
     """Looks cosine and sine up in a table, which grows by doubling to the highest position."""
 
-    table: tuple[Tensor, Tensor] | None = None  # read once, set at once: threads may share it
+    table: tuple | None = (
+        None  # (what it is for, cos, sin); read once, set at once: threads share it
+    )
 
     def forward(self, batch: ForwardBatch, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         if batch.own_mask or not batch.input_ids.is_cpu:
             return super().forward(batch, dtype)
         end = max(batch.num_computed_tokens) + batch.width
+        kind = (self.theta, self.rotary_dim, dtype)
         table = self.table
-        if table is None or len(table[0]) < end or table[0].dtype != dtype:
+        if table is None or table[0] != kind or len(table[1]) < end:
             with torch.inference_mode(False):  # the table outlives the call
-                table = self.angles(torch.arange(max(2 * end, 64)), dtype)  # (positions, 1, R)
+                positions = torch.arange(max(2 * end, 64), device="cpu")
+                table = (kind, *self.angles(positions, dtype))  # cos, sin (positions, 1, R)
             self.table = table
-        cos, sin = table
+        _, cos, sin = table
         if batch.level:
             return cos[None, end - batch.width : end], sin[None, end - batch.width : end]
         return cos[batch.position_ids], sin[batch.position_ids]

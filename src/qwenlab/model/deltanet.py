@@ -34,10 +34,10 @@ class DeltaNet(nn.Module):
         self.chunk_size = 64
         self.key_heads = config.linear_num_key_heads
         self.value_heads = config.linear_num_value_heads
-        self.key_dim = config.linear_key_head_dim
-        self.value_dim = config.linear_value_head_dim
-        self.key_width = self.key_heads * self.key_dim
-        self.value_width = self.value_heads * self.value_dim
+        self.head_k_dim = config.linear_key_head_dim
+        self.head_v_dim = config.linear_value_head_dim
+        self.key_width = self.key_heads * self.head_k_dim
+        self.value_width = self.value_heads * self.head_v_dim
         channels = 2 * self.key_width + self.value_width
         hidden = config.hidden_size
         self.in_proj_qkv = nn.Linear(hidden, channels, bias=False)
@@ -50,7 +50,7 @@ class DeltaNet(nn.Module):
         rate = torch.empty(self.value_heads).uniform_(math.log(0.001), math.log(0.1)).exp()
         self.dt_bias = nn.Parameter(rate + (-torch.expm1(-rate)).log())  # softplus of it is `rate`
         self.A_log = nn.Parameter(torch.empty(self.value_heads).uniform_(0.01, 16).log())
-        self.norm = RMSNorm(self.value_dim, config.rms_norm_eps)
+        self.norm = RMSNorm(self.head_v_dim, config.rms_norm_eps)
         self.out_proj = nn.Linear(self.value_width, hidden, bias=False)
 
     def forward(self, x: Tensor, batch: ForwardBatch) -> Tensor:
@@ -83,9 +83,11 @@ class DeltaNet(nn.Module):
         """mixed (B, W, channels) to q, k (B, W, value heads, Dk) and v (B, W, value heads, Dv)."""
         rows, width, _ = mixed.shape
         q, k, v = mixed.split([self.key_width, self.key_width, self.value_width], dim=-1)
-        q = l2norm(q.view(rows, width, self.key_heads, self.key_dim)) / math.sqrt(self.key_dim)
-        k = l2norm(k.view(rows, width, self.key_heads, self.key_dim))
-        v = v.view(rows, width, self.value_heads, self.value_dim)
+        q = l2norm(q.view(rows, width, self.key_heads, self.head_k_dim)) / math.sqrt(
+            self.head_k_dim
+        )
+        k = l2norm(k.view(rows, width, self.key_heads, self.head_k_dim))
+        v = v.view(rows, width, self.value_heads, self.head_v_dim)
         served = self.value_heads // self.key_heads
         return q.repeat_interleave(served, dim=2), k.repeat_interleave(served, dim=2), v
 
@@ -95,7 +97,7 @@ class DeltaNet(nn.Module):
             rows = len(batch.input_ids)
             channels = 2 * self.key_width + self.value_width
             conv_state = self.A_log.new_zeros(rows, self.taps - 1, channels)
-            shape = (rows, self.value_heads, self.key_dim, self.value_dim)
+            shape = (rows, self.value_heads, self.head_k_dim, self.head_v_dim)
             return conv_state, self.A_log.new_zeros(shape, dtype=torch.float32)
         kept = batch.state.layers[self.layer]
         return kept["conv_state"][batch.slot_index], kept["recurrent_state"][batch.slot_index]
