@@ -4,7 +4,8 @@ first).
     .venv/bin/python scripts/readme_picture.py
 
 It needs Chromium (named in QWENLAB_CHROMIUM, else looked up) and Playwright from
-requirements-test.txt."""
+requirements-test.txt.
+"""
 
 import os
 import shutil

@@ -4,7 +4,8 @@ BRANCH=...`).
 The address is one fact that stands in many places: the site's launch and edit buttons, and the
 install cell of each notebook. This script is the only writer of all of them, and
 tests/test_repository.py checks that they agree. An empty address takes everything out again. Only
-the standard library is used, so it runs before any installation."""
+the standard library is used, so it runs before any installation.
+"""
 
 import argparse
 import json
@@ -125,7 +126,8 @@ def set_repository(root: Path, url: str, branch: str) -> list[Path]:
     any is written.
 
     Raises RepositoryError for an address that is not https://host/owner/repository, and for a file
-    that cannot carry it; then nothing has been written."""
+    that cannot carry it; then nothing has been written.
+    """
     url, branch = check_address(url, branch)
     config = root / "_config.yml"
     old = {

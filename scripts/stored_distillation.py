@@ -11,7 +11,8 @@ idle cores. The files in runs/ are parts; the last command puts them together.
         --out src/qwenlab/teach/stored/distillation.json
 
 Minutes are those of training. The accuracies on all of tiny-test, before and after, are taken apart
-from them. """
+from them.
+"""
 
 import argparse
 import json

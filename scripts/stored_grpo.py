@@ -12,7 +12,8 @@ command puts them together.
     python scripts/stored_grpo.py --merge runs/*.json --out src/qwenlab/teach/stored/grpo.json
 
 Minutes are those of training. The accuracies are taken apart from them: on all of tiny-test before
-and after, and every few steps on the first of its problems."""
+and after, and every few steps on the first of its problems.
+"""
 
 import argparse
 import json

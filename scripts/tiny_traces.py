@@ -35,7 +35,8 @@ def completion(rng: random.Random, problem: ArithmeticProblem, dials: Dials) -> 
 
     Thinking, it opens the block, reasons, closes it and boxes the answer. Else the prompt holds a
     closed empty block (Qwen3's template with enable_thinking=False), and the text is the boxed
-    answer at once."""
+    answer at once.
+    """
     if rng.random() < dials.direct:
         return False, f"\\boxed{{{problem.answer}}}"
     lines, answer = think(rng, problem.calculation, dials)

@@ -2,7 +2,8 @@
 scripts/train_tiny.py tiny`.
 
 One CPU thread and about ten minutes. The folder appears whole when everything is done, or not at
-all."""
+all.
+"""
 
 import argparse
 import json

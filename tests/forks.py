@@ -3,7 +3,8 @@ counted.
 
 Each is forked from one process that has imported everything, so none pays for imports. A place is
 an operation on a file of `folder`: the n-th of a run is the same on a fast machine and on a slow
-one."""
+one.
+"""
 
 import importlib
 import json
@@ -33,7 +34,8 @@ class Forked:
     signal_at: the place (from 0) right before which the process sends itself `signal_number`. torn:
     no file may grow beyond so many bytes from `signal_at` on; the write that would do it ends the
     process halfway. settings: what is changed before, as {"qwenlab.module.NAME": value}; variables:
-    environment variables."""
+    environment variables.
+    """
 
     def __init__(
         self,

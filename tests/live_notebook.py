@@ -2,7 +2,8 @@
 live_notebook.py FILE`.
 
 It is run by tests/test_live.py under both generations of ipywidgets, so it prints what it found as
-one line of JSON."""
+one line of JSON.
+"""
 
 import os
 import sys

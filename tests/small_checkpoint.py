@@ -53,7 +53,8 @@ def write_multimodal_checkpoint(folder: Path) -> tuple[dict, dict]:
     text, in three shards.
 
     Returns the text fields, with which `random_model` makes the same model, and which file holds
-    which tensor."""
+    which tensor.
+    """
     text = {**HYBRID, "vocab_size": VOCAB, "eos_token_id": 3}
     model = random_model(**text)
     tensors = {

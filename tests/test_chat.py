@@ -438,3 +438,8 @@ def test_a_wrong_option_is_named(model, options, complaint):
     with pytest.raises(ValueError) as caught:
         qwenlab.Chat(model, SMALL, **options)
     assert str(caught.value) == complaint
+
+
+def test_a_model_without_a_tokenizer_chats_in_no_way(model):
+    with pytest.raises(ValueError, match=r"^tokenizer is None, expected the checkpoint's"):
+        qwenlab.Chat(model, None)

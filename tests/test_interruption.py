@@ -2,7 +2,8 @@
 refused in one line.
 
 Where to strike is found by tracing a run that nothing disturbs, so nothing here knows how a step is
-made."""
+made.
+"""
 
 import random
 import sys

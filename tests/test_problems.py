@@ -274,3 +274,8 @@ def test_half_a_surrogate_pair_is_named_before_anything_is_generated(tmp_path, k
     path.write_text(json.dumps({"problem": "1+1", "answer": "2"} | {key: "\ud800"}) + "\n")
     with pytest.raises(ProblemError, match=f"bad.jsonl line 1: {key} holds half a surrogate pair"):
         load_problems(path)
+
+
+def test_without_a_tokenizer_there_are_no_prompts():
+    with pytest.raises(ProblemError, match=r"^there is no tokenizer"):
+        problem_prompts(None, [])

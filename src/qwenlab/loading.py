@@ -43,7 +43,8 @@ def load(name, dtype=None, device=None, fast: bool = True) -> tuple[Model, Token
     `model.ignored` names the checkpoint's tensors that were not needed (those of a multimodal
     Qwen3.5 that see). If config.json ties lm_head to the embedding but the stored one differs, the
     stored one is used, with a warning. Raises CheckpointError, ConfigError, WeightsError,
-    TokenizerError or ChatTemplateError, each in one line."""
+    TokenizerError or ChatTemplateError, each in one line.
+    """
     device = choose_device(device)
     dtype = choose_dtype(dtype, device)
     folder = find_checkpoint(name)
@@ -95,7 +96,8 @@ def save_checkpoint(model: Model, folder, dtype: torch.dtype | None = None) -> N
     `load` reads.
 
     Settings and tokenizer are those of the folder it was loaded from, the parameters are saved as
-    `dtype` (None = as they are) in one file. Raises OSError."""
+    `dtype` (None = as they are) in one file. Raises OSError.
+    """
     for path in model.folder.iterdir():
         if path.suffix in (".json", ".jinja") and path.name != INDEX:
             (Path(folder) / path.name).write_bytes(path.read_bytes())
@@ -116,7 +118,8 @@ def stop_ids(folder: Path, config: Config, tokenizer: Tokenizer | None) -> froze
     the tokenizer's own.
 
     Qwen3 has two, which only generation_config.json lists. A fine-tuned model may end with the
-    tokenizer's own alone."""
+    tokenizer's own alone.
+    """
     path = folder / "generation_config.json"
     values = read_json(path, CheckpointError) if path.exists() else {}
     listed = as_ids(values.get("eos_token_id"), str(path), CheckpointError) or config.eos_token_id

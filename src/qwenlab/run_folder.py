@@ -96,7 +96,8 @@ class RunFolder:
         off.
 
         fields: what a record must hold, and of which kind each is (FLAG, WHOLE, ...). Raises
-        RunFolderError naming file and line for one that doesn't."""
+        RunFolderError naming file and line for one that doesn't.
+        """
         path = self.path / name
         try:
             content = path.read_bytes()
@@ -122,7 +123,8 @@ class RunFolder:
         at most.
 
         Raises RunFolderError naming file and line for a record that isn't of this run, or is there
-        twice."""
+        twice.
+        """
         expected, done = set(expected), {}
         for line, record in enumerate(self.records(name, fields), 1):
             key = tuple(record[each] for each in keys)

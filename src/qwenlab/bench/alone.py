@@ -27,7 +27,8 @@ class Comparison:
     the logits, at every token of prompt and answer, read again. logprobs: the largest difference of
     the two runs' log-probabilities of the new tokens, as long as they agree. parted: the first new
     token that differs (None if none does), and margin: by how much the lone row's best logit leads
-    its second there; a tiny lead is a tie that rounding may turn."""
+    its second there; a tiny lead is a tie that rounding may turn.
+    """
 
     same: bool
     pads: int
@@ -45,7 +46,8 @@ def compare_alone(
 
     For the logits, each prompt with its batch answer is read twice: in a left-padded rectangle as
     wide as the longest (few rows at a time, so that the logits fit in memory), and by itself
-    without padding."""
+    without padding.
+    """
     rows = [[*prompt, *request.token_ids] for prompt, request in zip(prompts, batch, strict=True)]
     input_ids, attention_mask = left_pad(rows, pad_id=0)  # (B, T)
     at_once = max(1, LOGITS_BYTES // (4 * input_ids.shape[1] * model.config.vocab_size))

@@ -160,7 +160,8 @@ def peers(
     our model before anything is measured.
 
     Raises ValueError for sizes below 1, fewer than 2 new tokens or a row longer than the context,
-    and QwenlabError where the model can't be had or transformers is missing."""
+    and QwenlabError where the model can't be had or transformers is missing.
+    """
     sizes = distinct(batch_sizes)
     lengths = [whole(length, "a prefill length", 1) for length in prefill]
     longest = whole(prompt_tokens, "prompt_tokens", 1) + whole(new_tokens, "new_tokens", 2)

@@ -1,7 +1,8 @@
 """The best a machine could do: bytes over measured bandwidth, or arithmetic over its measured rate.
 
 The roofline of Williams, Waterman and Patterson (Communications of the ACM 52(4), 2009), for one
-decode step."""
+decode step.
+"""
 
 from dataclasses import dataclass
 from time import perf_counter
@@ -30,7 +31,8 @@ def measure_machine(dtype: torch.dtype = torch.float32, device="cpu", repeats: i
 
     The best, not the median: a roof is what can be reached. Reading is tried as a sum and, as
     decoding does it, as a matrix times a vector. Takes a second or two. A GPU gets larger pieces:
-    small ones are over before it is busy."""
+    small ones are over before it is busy.
+    """
     device = torch.device(device)
     megabytes, side = (256, 1024) if device.type == "cpu" else (4096, 8192)
     memory = torch.ones(megabytes * 2**20 // 4 // side, side, device=device)  # float32

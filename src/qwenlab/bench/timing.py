@@ -38,7 +38,8 @@ def alternate(
 
     Each case first runs `warm_up` times for nothing. The order turns round after every pass, so
     that a machine that slows down or speeds up meets first and last cases alike. Raises ValueError
-    for fewer than one repeat."""
+    for fewer than one repeat.
+    """
     whole(repeats, "repeats", 1)
     whole(warm_up, "warm_up", 0)
     readings = {case: [] for case in cases}

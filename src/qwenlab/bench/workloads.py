@@ -134,7 +134,8 @@ def compare_workloads(
     each process computes with on a CPU (None: PyTorch's own).
 
     Raises ValueError for an unknown task or a count below 1 (problems: 4), and QwenlabError saying
-    what a run said."""
+    what a run said.
+    """
     whole(problems, "problems", 4), whole(repeats, "repeats", 1), whole(batch_size, "batch_size", 2)
     unknown = [task for task in tasks if task not in PUBLISHED]
     if unknown or not tasks:

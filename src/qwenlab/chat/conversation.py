@@ -26,7 +26,8 @@ class Chat:
     conversation as far as it got, and the next turn closes it as the template would. A turn that
     broke off before its first id was never asked. After a turn that broke off anywhere else, at
     Ctrl-C or out of memory, the next one reads its conversation once more from the start. An answer
-    whose logits are NaN ends with "error" as far as it got."""
+    whose logits are NaN ends with "error" as far as it got.
+    """
 
     def __init__(
         self,
@@ -48,7 +49,12 @@ class Chat:
         max_new_tokens is for one answer; seed is one number, or one a conversation: turn t of
         conversation i draws from stream (seed, i, t), or (seed[i], 0, t) with a list, as if it were
         sample t in `generate`. Raises ValueError naming the option, ChatTemplateError for a
-        checkpoint without a template or with an odd one."""
+        checkpoint without a template or with an odd one.
+        """
+        if tokenizer is None:
+            raise ValueError(
+                "tokenizer is None, expected the checkpoint's: a chat turns text into tokens"
+            )
         self.model, self.tokenizer, self.system, self.thinking = model, tokenizer, system, thinking
         self.batch_size = whole(batch_size, "batch_size", 1)
         whole(max_new_tokens, "max_new_tokens of the chat", 1)
@@ -76,7 +82,8 @@ class Chat:
         answers as text.
 
         Raises ValueError, before anything is read, for a turn that leaves no room for an answer, by
-        row, length and limit."""
+        row, length and limit.
+        """
         for _ in self._steps(texts):
             pass
         asked = zip(texts, self.requests, strict=True)
@@ -90,7 +97,8 @@ class Chat:
         is never split.
 
         Close the iterator, or leave the loop over it, to end the answer early. Raises ValueError as
-        `send` does, and where there is more than one conversation."""
+        `send` does, and where there is more than one conversation.
+        """
         if self.batch_size != 1:
             raise ValueError(
                 f"stream is for one conversation, this chat has {self.batch_size}: use send"

@@ -67,7 +67,8 @@ def rows_that_fit(model, requests: list[Request]) -> int:
 
     An estimate on the safe side, in four fifths of that memory. A row counts its state at three
     times its longest text (it grows by doubling, and for a moment the old one is there too), what a
-    layer holds while it reads, and its logits with what sampling makes of them."""
+    layer holds while it reads, and its logits with what sampling makes of them.
+    """
     config = model.config
     longest = max(len(request.prompt) + request.max_tokens for request in requests)
     one, two = (model.new_state(1, capacity).nbytes for capacity in (1, 2))

@@ -27,7 +27,8 @@ def extract_answer(text: str | None, thinking_open: bool = False) -> str | None:
       its sign, decimals and fraction bar.
 
     A closed thinking block may hold the last box; it counts like any other. Text that isn't a
-    string gives None."""
+    string gives None.
+    """
     if not isinstance(text, str):
         return None
     opened, closed = text.rfind(OPEN), text.rfind(CLOSE)

@@ -3,7 +3,8 @@ models can solve.
 
 A problem is held out by its *calculation* (operation and numbers), never by its text. So a product
 that is held out stays unseen in every wording, in either order of its factors, and as a word
-problem too."""
+problem too.
+"""
 
 import hashlib
 import random
@@ -61,7 +62,8 @@ class Calculation:
         for 23 * 4.
 
         Where an operation commutes the numbers are sorted. An equation with one step is what solves
-        it: x + 34 = 83 has the key of 83 - 34, and 9x = 63 that of 63 / 9."""
+        it: x + 34 = 83 has the key of 83 - 34, and 9x = 63 that of 63 / 9.
+        """
         match self.operation, self.numbers:
             case "solve", (1, b, c):
                 return Calculation("add", (c, -b)).key
@@ -104,7 +106,8 @@ def arithmetic_problems(
 
     The same arguments give the same problems on every machine, and fewer of them are the first of
     more. `kinds` limits them to some of KINDS, whose shares keep their proportions. Raises
-    ValueError for an unknown split or kind, a negative n, or more problems than there are."""
+    ValueError for an unknown split or kind, a negative n, or more problems than there are.
+    """
     if n < 0:
         raise ValueError(f"n is {n}; expected 0 or more")
     seen: set[str] = set()

@@ -72,7 +72,8 @@ def evaluate(
 
     Raises ValueError for a wrong option, for no problems, or for two with one number; ProblemError
     for a prompt that leaves no room; RunFolderError if the folder holds another run or can't be
-    written; torch.OutOfMemoryError if a single row is too many."""
+    written; torch.OutOfMemoryError if a single row is too many.
+    """
     numbers = [problem.number for problem in problems]
     if not numbers or len(set(numbers)) < len(numbers):
         many = f"{len(numbers)} problems with {len(set(numbers))} numbers"
@@ -188,7 +189,8 @@ class Evaluation:
     "subject" and "level", empty where the problems have none, {value: (answers, accuracy)}.
 
     sampled_tokens, generation_seconds, their ratio tokens_per_second and grading_seconds, writing
-    included, are of this call: what an earlier one had answered isn't in them."""
+    included, are of this call: what an earlier one had answered isn't in them.
+    """
 
     def __init__(
         self,

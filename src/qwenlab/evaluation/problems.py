@@ -32,7 +32,8 @@ class Problem:
     number.
 
     `fields` is what else the record holds (MATH-500: subject, level, solution). `instruction` is
-    asked with it."""
+    asked with it.
+    """
 
     number: int
     problem: str
@@ -61,7 +62,8 @@ def load_problems(
     instruction: what is asked with each problem. None takes the set's own: nothing for the two tiny
     sets, on which the shipped models were trained bare, and "put your final answer within \boxed{}"
     for everything else. Raises ProblemError in one line that names the file and the line or entry,
-    ValueError for a limit under 1."""
+    ValueError for a limit under 1.
+    """
     if limit is not None:
         whole(limit, "limit", 1)
     if source in TINY:
@@ -169,7 +171,10 @@ def problem_prompts(
     it has none, or with `plain` (base models, which never saw a chat), as "Problem: ... Solution:",
     which `thinking` doesn't change. limit: the model's context in tokens. Raises ProblemError,
     naming the problem by its id, for a prompt which leaves no room in it for an answer, or which
-    the tokenizer or its template refuses."""
+    the tokenizer or its template refuses; and without a tokenizer.
+    """
+    if tokenizer is None:
+        raise ProblemError("there is no tokenizer, which is needed to turn problems into tokens")
     prompts = []
     for problem in problems:
         try:

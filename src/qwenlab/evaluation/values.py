@@ -21,7 +21,8 @@ class Form:
     given. list, names, or, and, union: forms whose order doesn't count; names gives several names a
     value each. (), [), (], [], matrix: forms in order; a matrix has rows. pair: the two values of a
     plus-minus, on its way into a list. equation, inequality: one string for the worker. claim: a
-    string that only its own spelling equals."""
+    string that only its own spelling equals.
+    """
 
     kind: str
     parts: tuple

@@ -26,7 +26,8 @@ def majority_vote(answers: Sequence[str | None]) -> tuple[str | None, dict[str, 
     equally large groups the one that appeared first wins.
 
     Answers with the same normal form are grouped first; only the rest is compared symbolically, for
-    at most VOTE_LIMIT seconds in all. What is undecided by then stays a group of its own."""
+    at most VOTE_LIMIT seconds in all. What is undecided by then stays a group of its own.
+    """
     return count_votes(groups_of(answers))
 
 
@@ -71,7 +72,8 @@ def self_consistency(
     """Answers each problem `samples` times and lets the answers vote: see `majority_vote`.
 
     The answers are those of `evaluate`, with its options, its errors and its folder, which then
-    also holds votes.json. A problem's samples read its prompt once."""
+    also holds votes.json. A problem's samples read its prompt once.
+    """
     sampling = {"samples": samples, "temperature": temperature, "top_p": top_p}
     voting = Voting(evaluate(model, tokenizer, problems, **sampling, **options), samples)
     if (folder := options.get("folder")) is not None:
@@ -87,7 +89,8 @@ class Voting:
     votes: id, number, gold, answer (None: nobody gave one), verdict, counts, by problem number.
     by_n is the accuracy of the vote over each problem's first n samples, n = 1, 2, 4, ... and all
     of them; `accuracy` is the last of these and `interval` its 95 % interval (Wilson), over the
-    problems. `evaluation` has the samples and what they cost."""
+    problems. `evaluation` has the samples and what they cost.
+    """
 
     def __init__(self, evaluation: Evaluation, samples: int):
         steps = sorted({2**i for i in range(samples.bit_length())} | {samples})

@@ -7,7 +7,8 @@ A weight is moved into its block only where it gets new memory anyway: when a mo
 brought to another device or dtype, copied or unpickled. A call of the model moves nothing, so
 several threads may call it at once. It looks whether each weight still is the view that it was; if
 not (a parameter was replaced, or shares its memory with something else), and wherever a module does
-more than multiply by its weight, the modules are called one by one, as in training."""
+more than multiply by its weight, the modules are called one by one, as in training.
+"""
 
 import threading
 from collections.abc import Sequence

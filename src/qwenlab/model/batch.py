@@ -41,7 +41,8 @@ class ForwardBatch:
     input_ids (B, W) int64 with 0 at the trailing pads; `num_tokens`, real tokens of each row in
     this pass; `num_computed_tokens`, those its slot of the state held before. `slots` names each
     row's slot. Whatever else a layer needs (positions, masks, indices) is derived from these when
-    it is first asked for, and then kept."""
+    it is first asked for, and then kept.
+    """
 
     input_ids: Tensor
     num_tokens: Sequence[int]
@@ -64,7 +65,8 @@ class ForwardBatch:
 
         `rows` gives for each row its slot of the state (None = all slots, in order). Nothing is
         asked of the device. Raises ValueError for slots that are not there, are named twice or are
-        invalid."""
+        invalid.
+        """
         if state is None:
             return cls(input_ids, num_tokens, [0] * len(num_tokens))
         slots = state.slots_of(rows, len(num_tokens))

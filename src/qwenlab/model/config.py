@@ -27,7 +27,8 @@ class Config:
     Sizes are counts of features or heads. `head_dim` stands alone: in the 0.6B the query width (16
     heads x 128) exceeds `hidden_size` (1024). `max_position_embeddings` is the context limit in
     tokens. `layer_types` names each layer "full_attention" or "linear_attention"; the linear_...
-    sizes are those of the latter."""
+    sizes are those of the latter.
+    """
 
     model_type: str
     vocab_size: int

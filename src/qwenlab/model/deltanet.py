@@ -160,7 +160,8 @@ def delta_chunks(
 
     q, k (B, W, heads, Dk), k of length 1; v (B, W, heads, Dv); g (B, W, heads) the log of the
     decay, not above 0; beta (B, W, heads); memory (B, heads, Dk, Dv), left as it is. Returns S^T q
-    after each token (B, W, heads, Dv) and the new memory."""
+    after each token (B, W, heads, Dv) and the new memory.
+    """
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, heads, W, D)
     g, beta = (x.transpose(1, 2)[..., None] for x in (g, beta))  # (B, heads, W, 1)
     outputs = []

@@ -66,7 +66,8 @@ class Model(nn.Module):
     Equal to the reference implementations, parameters named as published. `config` is its shape,
     `stop_ids` a frozenset of the ids that end an answer. `attention` is "sdpa", "eager" or a
     function attention(q, k, v, mask, scale) with the shapes of `qwenlab.model.attention.eager`; it
-    always gets a mask."""
+    always gets a mask.
+    """
 
     def __init__(self, config: Config):
         super().__init__()
@@ -171,7 +172,8 @@ class Model(nn.Module):
         """One forward pass over `batch`, whose state it writes. Returns what `forward` returns.
 
         Raises ValueError for a row longer than the state's capacity and for a state that was made
-        for another model, dtype or device."""
+        for another model, dtype or device.
+        """
         if batch.state is None:
             return self.outputs(batch, last_only, hidden_only)
         batch.state.check_made_for(self.config, self.dtype, self.device)

@@ -36,7 +36,8 @@ def load_weights(
     checked before the first is taken: one WeightsError lists what is missing, surplus, misshapen or
     quantised (no float), or says that a tied model's file stores another `lm_head`. Returns the
     names that were ignored: of a multimodal Qwen3.5 all but the language model, of a tied model an
-    `lm_head` equal to the embedding, and stored RoPE frequencies."""
+    `lm_head` equal to the embedding, and stored RoPE frequencies.
+    """
     folder = Path(folder)
     if model.config.tie_word_embeddings and has_own_head(folder):
         raise WeightsError(

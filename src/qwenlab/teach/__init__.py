@@ -2,7 +2,8 @@
 explore, check, stored.
 
 Nothing heavy is loaded here: matplotlib and ipywidgets are imported only by the call that needs
-them."""
+them.
+"""
 
 from importlib import import_module
 

@@ -2,7 +2,8 @@
 already there.
 
 One thing says that a page is being built: the environment variable QWENLAB_PAGE, set by
-`sphinx_page`."""
+`sphinx_page`.
+"""
 
 import itertools
 import json
@@ -42,7 +43,8 @@ def explore(draw, **controls):
     a range or a list of numbers gives a slider; True or False a checkbox; up to four short strings
         buttons; any other list a menu. Live it returns an ipywidgets box. While a page is built
     (QWENLAB_PAGE) it returns HTML that holds every state. Raises ValueError for a control without
-    values and, in a page, for more than 60 states a widget or 400 kB a page."""
+    values and, in a page, for more than 60 states a widget or 400 kB a page.
+    """
     controls = [_control(name, values) for name, values in controls.items()]
     if os.environ.get("QWENLAB_PAGE"):
         return _page(draw, controls)

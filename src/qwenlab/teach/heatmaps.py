@@ -144,7 +144,8 @@ def heatmap(
     size). marked: cells (row, column) to outline. focus: the rows of a mask can be hovered, touched
     or reached by keyboard, and the page outlines what such a row may see and underlines those
     columns (at most 12 columns; other forms show the cells alone). Raises ValueError for anything
-    that is not a matrix, or labels of another length."""
+    that is not a matrix, or labels of another length.
+    """
     values = _matrix(values, "values")
     height, width = len(values), len(values[0])
     rows = _labels(rows, height, "rows")

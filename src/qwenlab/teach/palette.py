@@ -6,7 +6,8 @@ cell, an allowed one light. NaN is a cell that says NaN in ALARM, which nothing 
 step is a dark cell with ▸, a decode step a plain one, a wasted step is cross-hatched with ×, an
 idle one empty and dashed. Colour is never the only signal: every cell has its text, pads and wasted
 steps are hatched, curves differ by marker and line style. Hues are told apart by colour-blind
-readers (blue against amber, as in Okabe and Ito, "Color Universal Design", 2008)."""
+readers (blue against amber, as in Okabe and Ito, "Color Universal Design", 2008).
+"""
 
 LIGHT = {
     "ink": "#1c2127",  # text

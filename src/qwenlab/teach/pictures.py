@@ -46,7 +46,8 @@ def bare_html(shown):
     """The HTML of anything showable, without our style sheet (the caller emits that once).
 
     Showable: an object with `_repr_html_`, a matplotlib figure, a string (shown as text, line by
-    line). Raises TypeError for anything else."""
+    line). Raises TypeError for anything else.
+    """
     if isinstance(shown, str):
         return f'<div class="qwl" style="white-space:pre-wrap">{escape(shown)}</div>'
     html = getattr(shown, "_repr_html_", lambda: None)()

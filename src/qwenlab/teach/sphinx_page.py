@@ -6,7 +6,8 @@ old library did, and old addresses lead on.
 - Executed cells are kept by jupyter-cache, which looks at the notebooks only. When the library has
   changed since, the cache is dropped and every page is read again.
 - `qwenlab_moved` in _config.yml names pages by their old and new places. At each old address a
-small page leads on."""
+small page leads on.
+"""
 
 import hashlib
 import os

@@ -52,7 +52,8 @@ def timeline(run, *, by="slot", names=None, said=None, title="", alt=None):
     before a prefill and × before a wasted step; an idle slot is a dashed cell, empty but for a
     request that waits in it for others to read what they share. A prompt that is read in parts says
     nothing before the last. A request that was in no slot at a step has no cell there. Raises
-    ValueError for an empty list, an unknown kind or `by`, and a request without a name."""
+    ValueError for an empty list, an unknown kind or `by`, and a request without a name.
+    """
     events = list(getattr(getattr(run, "stats", run), "events", run))
     if not events:
         raise ValueError("timeline: there are no events to draw")

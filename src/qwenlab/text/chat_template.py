@@ -1,7 +1,8 @@
 """The chat template that comes with a checkpoint: messages in, one text with control tokens out.
 
 A template is a small program written by whoever published the checkpoint, so it runs in Jinja's
-sandbox (`qwenlab.text.sandbox`) and sees nothing but strings, lists and dicts."""
+sandbox (`qwenlab.text.sandbox`) and sees nothing but strings, lists and dicts.
+"""
 
 import re
 from pathlib import Path
@@ -185,7 +186,8 @@ def guard(messages: list[dict[str, str]], control: list[str], alive: tuple[str, 
     Whoever splits the rendered text on control tokens then finds only those that the template
     wrote, and gets the messages' own words back by removing `spare`. The tokens in `alive` are left
     whole in an assistant's content: templates look for them there, to drop the thinking of earlier
-    turns."""
+    turns.
+    """
     all_starts = starts_of(control)
     other_starts = starts_of([token for token in control if token not in alive])
 

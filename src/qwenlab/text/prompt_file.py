@@ -84,7 +84,8 @@ def encode_prompts(
 
     limit: the model's context in tokens. Raises PromptFileError, naming the line, for a prompt that
     leaves no room for an answer, that the template refuses, or that needs a template where none is
-    to be used."""
+    to be used.
+    """
     encoded = []
     for prompt in prompts:
         place = f"{path} line {prompt.line}"

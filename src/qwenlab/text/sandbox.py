@@ -2,7 +2,8 @@
 rendering may do.
 
 https://jinja.palletsprojects.com/en/stable/sandbox/ keeps a template from reaching the machine. It
-does not keep it from looping for ever, so its loops, calls and texts are counted."""
+does not keep it from looping for ever, so its loops, calls and texts are counted.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -71,7 +72,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     Loops, calls, filters, operators and output count as work. A filter's or call's result is
     counted once it exists, so a huge text made in a single one (`center`, a width in a format) is
-    bounded by memory alone."""
+    bounded by memory alone.
+    """
 
     intercepted_binops = frozenset(("+", "*", "**", "%"))
 

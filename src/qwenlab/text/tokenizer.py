@@ -3,7 +3,8 @@ models have it).
 
 Control tokens (`<|im_start|>`, `<think>`, ...) are kept out of the encoder. It only ever sees text,
 so nothing that a user types can become one; only a chat template can write them. Other added
-tokens, such as the terms of a field, are ordinary text: the encoder turns each into its own id."""
+tokens, such as the terms of a field, are ordinary text: the encoder turns each into its own id.
+"""
 
 import codecs
 import json
@@ -37,7 +38,8 @@ class Tokenizer:
     vocab_size: ids run from 0 to vocab_size - 1. control: {text: id} of the control tokens: those
     that tokenizer.json marks special, and those written in angle brackets. pad_id: the id that
     fills up a batch; any would do, since masks come from lengths and never from ids. eos_id: the id
-    of the checkpoint's end-of-sequence token, or None."""
+    of the checkpoint's end-of-sequence token, or None.
+    """
 
     def __init__(
         self,
@@ -132,7 +134,8 @@ class Tokenizer:
         token.
 
         Raises TokenizerError if `text` is not a string, holds half a surrogate pair, or has more
-        than five million whitespace characters in a row."""
+        than five million whitespace characters in a row.
+        """
         if not isinstance(text, str):
             raise TokenizerError(f"encode takes a string, not {type(text).__name__}")
         try:
@@ -160,7 +163,8 @@ class Tokenizer:
         messages: [{"role": "system" | "user" | "assistant" | "tool", "content": str}, ...];
         thinking: what the template is told as `enable_thinking`. Control tokens inside the messages
         stay text, except the thinking marks of an assistant. Raises ChatTemplateError, naming the
-        message."""
+        message.
+        """
         check_messages(messages)
         spare = spare_character(messages)
         return self._ids(self._render(messages, thinking, spare), spare)
@@ -171,7 +175,8 @@ class Tokenizer:
 
         Behind the ids of `chat` and of an answer they make the ids of `chat` for the longer
         conversation, but that a template may drop the thinking of earlier answers, closed empty
-        blocks among it, which was read all the same."""
+        blocks among it, which was read all the same.
+        """
         turn = {"role": "user", "content": text}
         check_messages([turn])
         answer = spare_character([turn])

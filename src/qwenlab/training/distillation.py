@@ -6,7 +6,8 @@ mean of micro-batches' means is another number wherever their lengths differ; wi
 took that for the same until October 2024 (https://huggingface.co/blog/gradient_accumulation). Two
 ways to learn: the teacher's token as the one right answer (sequence-level distillation, Kim and
 Rush 2016, arXiv:1606.07947), or the teacher's whole distribution at that place (Hinton et al. 2015,
-arXiv:1503.02531)."""
+arXiv:1503.02531).
+"""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -90,7 +91,8 @@ def distill(
 
     folder: a run that was killed goes on there and ends with the same weights, bit by bit; not so
     with `minutes`, since no two runs take the same time. Raises TraceError, TrainingError,
-    RunFolderError, and ValueError for an option."""
+    RunFolderError, and ValueError for an option.
+    """
     number(epochs, "epochs", most=MOST_EPOCHS)
     number(lr, "lr", most=LARGEST_LR)
     number(temperature, "temperature", above=COLDEST, most=HOTTEST)
@@ -186,7 +188,8 @@ def mean_loss(
     the parameters', unless gradients are off.
 
     Each part's sum is divided by the tokens of all parts: in a mean of their means a token in a
-    small part counts more."""
+    small part counts more.
+    """
     targets = sum(len(row.ids) - row.prompt for part in parts for row in part)
     total = 0.0
     for part in parts:

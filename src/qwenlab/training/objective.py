@@ -17,7 +17,8 @@ def advantages(rewards: Tensor) -> Tensor:
 
     rewards (prompts, rollouts) to the same. A group whose rewards are all equal, or that has one
     answer only, teaches nothing: exactly 0. Means over the whole batch would reward easy problems,
-    not good answers."""
+    not good answers.
+    """
     rewards = rewards.double()  # so that the mean of equal rewards is just that
     spread = rewards.amax(1, keepdim=True) > rewards.amin(1, keepdim=True)
     deviation = rewards.std(1, correction=min(1, rewards.shape[1] - 1), keepdim=True)
@@ -34,7 +35,8 @@ def completion_mask(ids: Tensor, stop_ids) -> Tensor:
 
     The pad may be a stop id, as with Qwen3: of several in a row the first one counts. Only where
     lengths aren't known: a row that was cut off and then padded can't be told from one that
-    stopped."""
+    stopped.
+    """
     stops = torch.isin(ids, torch.tensor(sorted(stop_ids), device=ids.device)).long()
     return stops.cumsum(1) == stops  # no stop id before
 
@@ -44,7 +46,8 @@ def clipped_loss(logprobs: Tensor, kept: Tensor, advantage: Tensor, clip_ratio: 
     arXiv:1707.06347).
 
     logprobs, kept (B, T) under the model now and when it sampled; advantage (B,). Returns (B, T). A
-    token that became much likelier (with A > 0; less likely with A < 0) has no gradient left."""
+    token that became much likelier (with A > 0; less likely with A < 0) has no gradient left.
+    """
     ratio = bounded_exp(logprobs - kept)
     advantage = advantage[:, None]
     return -torch.minimum(
@@ -58,7 +61,8 @@ def divergence(logprobs: Tensor, reference: Tensor) -> Tensor:
 
     (Schulman's third estimator, http://joschu.net/blog/kl-approx.html, as in GRPO's paper.) A token
     so unlikely that d is beyond 20 would outweigh all others, and overflow from 89 on: there see
-    `bounded_exp`."""
+    `bounded_exp`.
+    """
     apart = reference - logprobs
     return bounded_exp(apart) - apart - 1
 
@@ -78,7 +82,8 @@ def average(loss: Tensor, mask: Tensor, how: str, *, tokens=None, rows=None, cap
     - "sequence": every answer counts alike, so a token in a long one counts less (GRPO as
     published).
     - "fixed": the sum over rows * cap, whatever the lengths: a token always counts alike (Dr. GRPO,
-    arXiv:2503.20783)."""
+    arXiv:2503.20783).
+    """
     loss = loss.masked_fill(~mask, 0)
     rows = rows or len(mask)
     if how == "sequence":

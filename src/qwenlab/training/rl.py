@@ -3,7 +3,8 @@ of its group.
 
 Group relative policy optimisation (Shao et al., arXiv:2402.03300) needs no second network that
 guesses values: the mean reward of a group takes its place. `grpo` is the whole loop; its formulas
-stand in `qwenlab.training.objective`."""
+stand in `qwenlab.training.objective`.
+"""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -212,7 +213,8 @@ def problem_order(count: int, seed: int, start: int, many: int) -> list[tuple[in
     of range(count).
 
     It follows from its arguments alone, so a run goes on anywhere in it. No epoch has a problem
-    twice."""
+    twice.
+    """
     orders = {}
     for epoch in {place // count for place in range(start, start + many)}:
         orders[epoch] = seeded_order(count, "problems", seed, epoch)
@@ -253,7 +255,8 @@ def accumulate(
     the model's: `batch_size` rows of like length at a time, with the gradients of one big batch.
 
     Returns loss, divergence (mean over the tokens) and ratio as in `grpo`'s metrics; zeros where
-    there is no answer."""
+    there is no answer.
+    """
     answers = sorted(answers, key=lambda answer: answer[0].num_tokens)
     tokens = sum(len(request.logprobs) for request, _ in answers)
     told = {"loss": 0.0, "divergence": 0.0, "ratio": 0.0}

@@ -2,7 +2,8 @@
 them.
 
 A trace is kept as text, not as ids: one file then teaches every student, whatever its tokenizer,
-and people can read it."""
+and people can read it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,7 +51,8 @@ class Trace:
     where the teacher was cut off: then no stop id is made up.
 
     Thinking may be given apart or within the content; either way it is kept apart, without the line
-    breaks that the template puts around it (see `take_apart`)."""
+    breaks that the template puts around it (see `take_apart`).
+    """
 
     problem: Problem
     content: str
@@ -83,7 +85,8 @@ def load_traces(path) -> list[Trace]:
     has the thinking before its </think>, with or without the opening mark. "finish_reason":
     "length" says that it was cut off, "instruction" what was asked with the problem (as in
     `load_problems` it is "put your final answer within \boxed{}" where nothing is said). Other
-    fields are not looked at. Raises TraceError or ProblemError naming file and record."""
+    fields are not looked at. Raises TraceError or ProblemError naming file and record.
+    """
     traces = []
     for place, record in records(Path(path)):
         if not isinstance(record, dict):
@@ -123,7 +126,8 @@ def take_apart(text: str) -> tuple[str, str]:
     Thinking ends with the first </think>. Where the prompt has opened the block already, as for
     Qwen3.5 and the thinking models of July 2025, the text doesn't open it: all before </think> is
     thinking then too. What stands before an opening mark, the template drops, and so do we. A block
-    that never closes is all thinking."""
+    that never closes is all thinking.
+    """
     thinking, closed, content = text.partition(CLOSE)
     before, opened, rest = thinking.partition(OPEN)
     if not closed and (not opened or before.strip()):
@@ -139,7 +143,8 @@ def answer_rows(model, tokenizer, traces: Sequence[Trace], max_length: int, plai
     the id that ends an answer. A trace without thinking stands behind the prompt that asks for
     none. Only the first `max_length` tokens are kept: an answer cut off there, or by its teacher,
     has no stop id, and a row without a token of its answer is dropped. Raises TraceError if no row
-    is left, or naming a trace that can't be encoded."""
+    is left, or naming a trace that can't be encoded.
+    """
     rows = []
     dropped = []
     if not model.stop_ids and any(trace.finished for trace in traces):
@@ -210,7 +215,8 @@ def make_traces(
     error go to rejected.jsonl instead, and with only_right those that don't grade right. The
     sampling options are those of `generate`; with fewer `slots` it takes less memory. Raises
     TraceError where no trace is of use, ProblemError, RunFolderError, and ValueError for a wrong
-    option or two problems with one number: all but the first before anything is written."""
+    option or two problems with one number: all but the first before anything is written.
+    """
     numbers = [problem.number for problem in problems]
     if len(set(numbers)) < len(numbers):
         raise ValueError(

@@ -66,7 +66,8 @@ class Training:
     Every step must follow from its number, the settings and the weights alone. Then a run that was
     killed ends with the weights of one that was not, and the same seed gives the same weights, bit
     by bit: on the same machine, with the same number of threads, on a CPU (on a GPU some sums have
-    no fixed order)."""
+    no fixed order).
+    """
 
     def __init__(self, model: Model, folder: RunFolder | None, *, lr: float, clip: float = 1.0):
         self.model = model
@@ -132,7 +133,8 @@ class Training:
         """One step of the optimiser along the gradients gathered so far, which are then gone.
 
         Returns their norm before it is clipped. Raises TrainingError, before any weight has
-        changed, where it is not finite."""
+        changed, where it is not finite.
+        """
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         if not torch.isfinite(norm):
             reason = f"the gradient's norm is {norm.item()}; no weight is moved by it"
@@ -277,7 +279,8 @@ def token_logprobs(
 
     The logits are computed `piece` tokens at a time (None: as many as make 2**25 numbers), and in
     training once more as their gradients are: all logits of 4 x 1,100 tokens of a vocabulary of
-    151,936 would be 2.7 GB, several times. Raises ValueError naming the row."""
+    151,936 would be 2.7 GB, several times. Raises ValueError naming the row.
+    """
     before = torch.ones_like(wanted) if attention_mask is None else attention_mask.bool()
     wrong = wanted.clone()
     wrong[:, 1:] &= ~(before[:, 1:] & before[:, :-1])
