@@ -290,13 +290,14 @@ def test_wrong_options_of_traces_leave_nothing_so_that_the_right_ones_go_on(run,
 
 
 def test_another_run_s_folder_is_refused(run, data, model, whole):
-    before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+    folder, _ = whole
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     code, out, err = run(
-        "distill", "--model", model, "--data", data, "--output", whole, "--held-out", 8
+        "distill", "--model", model, "--data", data, "--output", folder, "--held-out", 8
     )
     assert (code, out) == (2, "") and "holds another run (" in err
     code, out, err = run(
-        "traces", "--model", "tiny", "--data", "tiny-train", "--limit", 3, "--output", whole
+        "traces", "--model", "tiny", "--data", "tiny-train", "--limit", 3, "--output", folder
     )
     assert (code, out) == (2, "") and "holds another run (" in err
-    assert before == {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
