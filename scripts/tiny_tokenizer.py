@@ -2,9 +2,11 @@
 Qwen3."""
 
 import json
+from itertools import islice
 from pathlib import Path
 
-from tiny_traces import Dials, completion
+from tiny_examples import STOP, examples
+from tiny_traces import Dials
 from tokenizers import (
     AddedToken,
     Regex,
@@ -16,13 +18,10 @@ from tokenizers import (
     trainers,
 )
 
-from qwenlab.evaluation.arithmetic import problem_stream
-from qwenlab.orders import seeded
-
 VOCABULARY = 512
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 THINK = ["<think>", "</think>"]
-PAD, STOP = "<|endoftext|>", "<|im_end|>"
+PAD = "<|endoftext|>"
 
 # Every newline, digit and other symbol by itself; a word takes the one character before it along.
 # "\n" must stand alone: else "\n\n" is one token inside a text and two where a prompt ends between
@@ -49,15 +48,14 @@ CHAT_TEMPLATE = """\
 
 
 def train_tokenizer(seed: int, problems: int = 20000) -> Tokenizer:
-    """Merges learned from questions and traces; control tokens follow the vocabulary, as in Qwen3."""
-    rng = seeded("tokenizer", seed)
-    stream = problem_stream(seed, "train")
-    texts = ["user\n", "assistant\n"] * problems
-    for _ in range(problems):
-        problem = next(stream)
-        texts += [problem.question, completion(rng, problem, Dials())[1]]
-    for token in THINK:
-        texts = [text.replace(token, "") for text in texts]
+    """Merges learned from conversations of all the models; control tokens follow the vocabulary, as
+    in Qwen3."""
+    texts = []
+    for dials in (Dials(), Dials(ways=True)):
+        for example in islice(examples(seed, dials), problems // 2):
+            texts.append("".join(piece.text for piece in example))
+    for token in CONTROL + THINK:
+        texts = [text.replace(token, "\n") for text in texts]
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()

@@ -1,57 +1,83 @@
 """How the tiny models are taught to think: one line a step, then the boxed answer.
 
-Three dials make sampling from the trained model worth studying:
+Four dials make sampling from the trained model worth studying:
 
 - SLIP: this share of the written results is wrong, and the error is carried on. It is label noise
 on purpose.
 - CHECK: this share of the traces works the problem again until two passes agree, which gives long
 tails.
 - SHUFFLE: this share takes the terms in random order, so that one problem has many right traces.
+- WAYS: a model may be taught to name its way before it sets out. The most popular one is a short
+cut that forgets to carry.
 """
 
 import random
 from dataclasses import dataclass
 
-from qwenlab.evaluation.arithmetic import ArithmeticProblem, Calculation
+from qwenlab.evaluation.arithmetic import Calculation
 
 SLIP = 0.03
 CHECK = 0.25
 SHUFFLE = 0.5
-DIRECT = 0.05
 MAX_PASSES = 4
 ERRORS = (-10, -2, -1, 1, 2, 10)
+
+SHORT_CUT = "quick"
+# The share of each way, by the line that names it. Each careful way is rarer than the short cut, so
+# greedy decoding takes that; together they are more frequent, so a vote follows them.
+WAYS = {
+    SHORT_CUT: 0.42,
+    "in order": 0.16,
+    "backwards": 0.12,
+    "largest first": 0.12,
+    "tens first": 0.10,
+    "twice": 0.08,
+}
+WAYS_SLIP = 0.01
 
 
 @dataclass(frozen=True)
 class Dials:
+    """Shares, from 0 to 1. With `ways`, those take the place of `check` and `shuffle`."""
+
     slip: float = SLIP
     check: float = CHECK
     shuffle: float = SHUFFLE
-    direct: float = DIRECT
+    ways: bool = False
 
 
-def completion(rng: random.Random, problem: ArithmeticProblem, dials: Dials) -> tuple[bool, str]:
-    """(thinking, text): what the assistant writes after the chat prompt, without the stop token.
+def completion(
+    rng: random.Random, calculation: Calculation, dials: Dials, thinking: bool = True
+) -> tuple[str, int]:
+    """What the assistant writes after the chat prompt, without the stop token, and its answer.
 
-    Thinking, it opens the block, reasons, closes it and boxes the answer. Else the prompt holds a
-    closed empty block (Qwen3's template with enable_thinking=False), and the text is the boxed
-    answer at once.
+    Thinking, it opens the block, reasons, closes it and boxes the answer, which slips may have made
+    wrong. Else the prompt holds a closed empty block (Qwen3's template with enable_thinking=False),
+    and the text is the right answer in its box at once.
     """
-    if rng.random() < dials.direct:
-        return False, f"\\boxed{{{problem.answer}}}"
-    lines, answer = think(rng, problem.calculation, dials)
-    return True, "<think>\n" + "\n".join(lines) + f"\n</think>\n\n\\boxed{{{answer}}}"
+    if not thinking:
+        return f"\\boxed{{{calculation.answer}}}", calculation.answer
+    lines, answer = think(rng, calculation, dials)
+    return "<think>\n" + "\n".join(lines) + f"\n</think>\n\n\\boxed{{{answer}}}", answer
 
 
 def think(rng: random.Random, calculation: Calculation, dials: Dials) -> tuple[list[str], int]:
-    """The lines of a trace and the answer that they lead to, which slips may have made wrong."""
-    shuffle = rng.random() < dials.shuffle
-    check = rng.random() < dials.check
-    lines, answers = [], []
+    """The lines of a trace and the answer that they lead to."""
+    if calculation.operation in ("first", "last"):  # an earlier answer: nothing to work out
+        return [f"{calculation.operation}={calculation.answer}"], calculation.answer
+    lines = []
+    if dials.ways:
+        way = rng.choices(list(WAYS), list(WAYS.values()))[0]
+        lines.append(way)
+        check = way == "twice"
+    else:
+        way = "any order" if rng.random() < dials.shuffle else "in order"
+        check = rng.random() < dials.check
+    answers = []
     for _ in range(MAX_PASSES if check else 1):
         if answers:
             lines.append("check")
-        steps = Steps(rng, dials.slip, shuffle)
+        steps = Steps(rng, dials.slip, way)
         answers.append(steps.solve(calculation))
         lines += steps.lines
         if len(answers) > 1 and answers[-1] == answers[-2]:
@@ -63,15 +89,16 @@ class Steps:
     """One pass over a calculation. Each method writes its lines and returns the result, slips
     included."""
 
-    def __init__(self, rng: random.Random, slip: float, shuffle: bool):
-        self.rng, self.slip, self.shuffle = rng, slip, shuffle
+    def __init__(self, rng: random.Random, slip: float, way: str):
+        self.rng, self.slip, self.way = rng, slip, way
         self.lines: list[str] = []
+        self.hasty = way == SHORT_CUT
 
     def solve(self, calculation: Calculation) -> int:
         numbers = calculation.numbers
         match calculation.operation:
             case "add":
-                return self.add(list(numbers))
+                return self.total(arranged(self.rng, list(numbers), self.way))
             case "multiply":
                 return self.multiply(*numbers)
             case "divide":
@@ -88,13 +115,8 @@ class Steps:
                 return self.divide(rest, a) if a > 1 else rest
         raise ValueError(f"no steps for {calculation.operation!r}")
 
-    def add(self, terms: list[int]) -> int:
-        """Running total; in random order it starts with a positive term and never falls below 0."""
-        if self.shuffle:
-            order = terms[:]
-            self.rng.shuffle(order)
-            if all(sum(order[: i + 1]) >= 0 for i in range(len(order))):
-                terms = order
+    def total(self, terms: list[int]) -> int:
+        """Running total of the terms, from the first to the last."""
         total = terms[0]
         for term in terms[1:]:
             total = self.combine(total, term)
@@ -103,9 +125,13 @@ class Steps:
     def multiply(self, a: int, b: int) -> int:
         """By tens and ones: 23*4 is 20*4 and 3*4, added up."""
         parts = [(x, y) for x in tens_and_ones(a) for y in tens_and_ones(b)]
-        if self.shuffle:
+        if self.way == "any order":
             self.rng.shuffle(parts)
-        return self.add([self.write(f"{x}*{y}", x * y) for x, y in parts])
+        elif self.way == "backwards":
+            parts.reverse()
+        elif self.way == "largest first":
+            parts.sort(key=lambda part: -part[0] * part[1])
+        return self.total([self.write(f"{x}*{y}", x * y) for x, y in parts])
 
     def divide(self, a: int, b: int) -> int:
         """Tens first: 147/3 is 120/3=40, 147-120=27, 27/3=9, 40+9=49."""
@@ -117,8 +143,17 @@ class Steps:
         return self.combine(high, self.write(f"{rest}/{b}", rest // b))
 
     def combine(self, a: int, b: int) -> int:
-        """a + b, or a - |b|; after a slip a difference may fall below 0 and is written as 0."""
-        return self.write(f"{a}{b:+d}", max(0, a + b))
+        """a + b, or a - |b|; after a slip a difference may fall below 0 and is written as 0.
+
+        The short cut is hasty the first time: it forgets to carry or to borrow, and guesses the
+        ones. So it is wrong wherever there is something to carry, each time in another way.
+        """
+        result = max(0, a + b)
+        if self.hasty and carries(a, b):
+            tens = result // 10 + (1 if b < 0 else -1)
+            result = 10 * tens + self.rng.randrange(10)
+        self.hasty = False
+        return self.write(f"{a}{b:+d}", result)
 
     def write(self, left: str, result: int) -> int:
         if self.rng.random() < self.slip:
@@ -127,6 +162,38 @@ class Steps:
         return result
 
 
+def arranged(rng: random.Random, terms: list[int], way: str) -> list[int]:
+    """The terms in the order in which this way adds them up, so that no running total is below
+    0 (where none is in the order given)."""
+    if way == "any order":
+        order = terms[:]
+        rng.shuffle(order)
+        return order if all(sum(order[: i + 1]) >= 0 for i in range(len(order))) else terms
+    gains = [term for term in terms if term > 0]
+    losses = [term for term in terms if term < 0]
+    if way == "backwards":
+        return gains[::-1] + losses[::-1]
+    if way == "largest first":
+        return sorted(gains, reverse=True) + sorted(losses)
+    if way == "tens first":
+        return by_tens(gains) + [-part for part in by_tens([-loss for loss in losses])]
+    return terms
+
+
+def by_tens(numbers: list[int]) -> list[int]:
+    """[23, 19, 7] as [20, 10, 3, 9, 7]."""
+    tens = [number // 10 * 10 for number in numbers]
+    ones = [number % 10 for number in numbers]
+    return [part for part in tens + ones if part]
+
+
 def tens_and_ones(number: int) -> list[int]:
     """47 as [40, 7]; 40 and 7 as they are."""
-    return [part for part in (number // 10 * 10, number % 10) if part]
+    return by_tens([number])
+
+
+def carries(a: int, b: int) -> bool:
+    """Whether something is carried from the ones of a + b to its tens, or borrowed from them."""
+    if b < 0:
+        return a + b > 0 and a % 10 < -b % 10
+    return a % 10 + b % 10 >= 10

@@ -5,16 +5,17 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
-from tiny_tokenizer import PAD, STOP
-from tiny_traces import Dials, completion
+from tiny_examples import Segment, examples
+from tiny_tokenizer import PAD
+from tiny_traces import Dials
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from qwenlab.engine.padding import right_pad
-from qwenlab.evaluation.arithmetic import problem_stream
 from qwenlab.model.config import Config
 from qwenlab.model.deltanet import DeltaNet
 from qwenlab.model.model import Model
@@ -57,8 +58,8 @@ class Recipe:
 
 @dataclass
 class Outcome:
-    """What a run cost: real tokens (prompts included), the share of pads, seconds, mean loss of the
-    last 50 steps."""
+    """What a run cost: real tokens (prompts included), the share of pads, seconds of the processor,
+    mean loss of the last 50 steps."""
 
     steps: int
     tokens: int
@@ -67,23 +68,31 @@ class Outcome:
     loss: float
 
 
-def rows(tokenizer: Tokenizer, seed: int, dials: Dials) -> Iterator[tuple[list[int], int]]:
-    """(ids, prompt length) without end: chat prompt, answer and stop token of one training problem
-    each."""
-    rng = seeded("traces", seed)
-    for problem in problem_stream(seed, "train"):
-        thinking, text = completion(rng, problem, dials)
-        prompt = f"<|im_start|>user\n{problem.question}{STOP}\n<|im_start|>assistant\n"
-        if not thinking:
-            prompt += "<think>\n\n</think>\n\n"
-        # Apart, as at inference: no token may span the end of the prompt.
-        prompt_ids = tokenizer.encode(prompt).ids
-        yield prompt_ids + tokenizer.encode(text + STOP).ids, len(prompt_ids)
+class Row(NamedTuple):
+    """A conversation as ids, and for each of them whether the loss counts it."""
+
+    ids: list[int]
+    taught: list[bool]
 
 
-def batches(
-    stream: Iterator[tuple[list[int], int]], seed: int
-) -> Iterator[list[tuple[list[int], int]]]:
+def rows(tokenizer: Tokenizer, seed: int, dials: Dials) -> Iterator[Row]:
+    """Training conversations without end."""
+    for example in examples(seed, dials):
+        yield row_of(tokenizer, example)
+
+
+def row_of(tokenizer: Tokenizer, example: list[Segment]) -> Row:
+    ids: list[int] = []
+    taught: list[bool] = []
+    for text, counts in example:
+        # Apart, as at inference: no token may span the end of a prompt.
+        piece = tokenizer.encode(text).ids
+        ids += piece
+        taught += [counts] * len(piece)
+    return Row(ids, taught)
+
+
+def batches(stream: Iterator[Row], seed: int) -> Iterator[list[Row]]:
     """Rows of nearly one length, about TOKENS_A_BATCH tokens with pads; the batches of a pool in
     random order."""
     rng = seeded("batches", seed)
@@ -91,11 +100,11 @@ def batches(
         pool, size = [], 0
         while size < POOL * TOKENS_A_BATCH:
             pool.append(next(stream))
-            size += len(pool[-1][0])
-        pool.sort(key=lambda row: len(row[0]))
+            size += len(pool[-1].ids)
+        pool.sort(key=lambda row: len(row.ids))
         cut, batch = [], []
         for row in pool:
-            if (len(batch) + 1) * len(row[0]) > TOKENS_A_BATCH and batch:
+            if (len(batch) + 1) * len(row.ids) > TOKENS_A_BATCH and batch:
                 cut.append(batch)
                 batch = []
             batch.append(row)
@@ -104,15 +113,16 @@ def batches(
         yield from cut
 
 
-def tensors(batch: list[tuple[list[int], int]], pad_id: int) -> tuple[Tensor, Tensor, Tensor]:
+def tensors(batch: list[Row], pad_id: int) -> tuple[Tensor, Tensor, Tensor]:
     """ids (B, T) int64 padded on the right, mask (B, T) bool, and targets (B, T) int64: at each
-    place the next id where it belongs to the answer (its stop token included), else -100."""
-    input_ids = right_pad([ids for ids, _ in batch], pad_id)
+    place the next id where it is taught (an answer's stop token included), else -100."""
+    input_ids = right_pad([row.ids for row in batch], pad_id)
     wanted = []
-    for ids, prompt in batch:
-        wanted.append([NO_TARGET] * (prompt - 1) + ids[prompt:] + [NO_TARGET])
+    for ids, taught in batch:
+        following = zip(ids[1:], taught[1:], strict=True)
+        wanted.append([id if counts else NO_TARGET for id, counts in following] + [NO_TARGET])
     targets = right_pad(wanted, NO_TARGET)
-    lengths = torch.tensor([len(ids) for ids, _ in batch])
+    lengths = torch.tensor([len(row.ids) for row in batch])
     mask = torch.arange(input_ids.shape[1]) < lengths[:, None]  # (B, T)
     return input_ids, mask, targets
 
@@ -154,15 +164,17 @@ def train(recipe: Recipe, tokenizer: Tokenizer) -> tuple[Model, Outcome]:
     pad_id = tokenizer.token_to_id(PAD)
     tokens = places = 0
     losses: list[float] = []
-    started = time.perf_counter()
+    started = time.process_time()
     bar = tqdm(range(recipe.steps), unit="step", file=sys.stdout, mininterval=2.0)
     for step in bar:
         input_ids, mask, targets = tensors(next(stream), pad_id)
         for optim in optims:
             base = recipe.muon_lr if isinstance(optim, torch.optim.Muon) else recipe.adam_lr
             optim.param_groups[0]["lr"] = base * schedule(step, recipe)
-        logits = model(input_ids, None if mask.all() else mask)  # (B, T, V)
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        hidden = model(input_ids, None if mask.all() else mask, hidden_only=True)
+        taught = targets != NO_TARGET
+        logits = model.logits(hidden[taught])  # (targets, V)
+        loss = nn.functional.cross_entropy(logits, targets[taught])
         loss.backward()
         for optim in optims:
             optim.step()
@@ -173,7 +185,7 @@ def train(recipe: Recipe, tokenizer: Tokenizer) -> tuple[Model, Outcome]:
         bar.set_postfix(
             loss=f"{sum(losses) / len(losses):.4f}", tokens=f"{tokens / 1e6:.2f}M", refresh=False
         )
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     return model.eval(), Outcome(
         recipe.steps, tokens, 1 - tokens / places, seconds, sum(losses) / len(losses)
     )

@@ -5,12 +5,19 @@ from collections import Counter
 
 import pytest
 
-from qwenlab.evaluation.arithmetic import KINDS, Calculation, arithmetic_problems, problem_stream
+from qwenlab.evaluation.arithmetic import (
+    FOLLOW_UPS,
+    KINDS,
+    Calculation,
+    arithmetic_conversations,
+    arithmetic_problems,
+    problem_stream,
+)
 
 STORED = [
     ("What is the product of 25 and 48?", "1200"),
-    ("What is 21+5+8?", "34"),
-    ("x+29=31, x=?", "2"),
+    ("39+31+22+4?", "96"),
+    ("Find x if 7x+31=199.", "24"),
 ]
 
 
@@ -35,6 +42,15 @@ def test_distinct_and_disjoint():
     assert not held_out & train
 
 
+def expression_in(question):
+    """The numbers of a question and the signs between them, however these are written."""
+    signs = {"plus": "+", "minus": "-", "times": "*", "multiplied by": "*", "×": "*"}
+    signs |= {f" {word} ": "*" for word in ("by", "and")}  # Multiply 3 by 4; the product of 3 and 4
+    for written, sign in signs.items():
+        question = question.replace(written, sign)
+    return "".join(character for character in question if character in "0123456789+-*")
+
+
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_answers(kind):
     """Re-computed from the question's own text, as far as it is an expression; else from key and
@@ -42,12 +58,8 @@ def test_answers(kind):
     for problem in arithmetic_problems(100, kinds=[kind]):
         assert problem.kind == kind
         assert problem.answer == str(int(problem.answer)) and int(problem.answer) >= 0
-        expression = "".join(c for c in problem.question if c in "0123456789+-*")
-        if kind in ("mixed", "product") and not problem.question.startswith(
-            ("Multiply", "What is the")
-        ):
-            if "times" not in problem.question:
-                assert problem.answer == str(eval(expression)), problem.question
+        if kind in ("mixed", "product"):
+            assert problem.answer == str(eval(expression_in(problem.question))), problem.question
         if kind == "sum":
             numbers = "".join(c if c.isdigit() else " " for c in problem.question).split()
             assert problem.answer == str(sum(map(int, numbers))), problem.question
@@ -65,6 +77,8 @@ def test_answers(kind):
         (("multiply-add", (4, 6, -5)), 19),
         (("more", (10, 5)), 25),
         (("solve", (3, -7, 20)), 9),
+        (("first", (42,)), 42),
+        (("last", (42,)), 42),
     ],
 )
 def test_calculation(calculation, answer):
@@ -122,7 +136,7 @@ def test_mixed_never_negative():
     for problem in arithmetic_problems(300, kinds=["mixed"]):
         terms = problem.calculation.numbers
         assert min(sum(terms[: i + 1]) for i in range(len(terms))) >= 0
-        assert min(terms) < 0 and sum(term > 0 for term in terms) > 1
+        assert min(terms) < 0 and (len(terms) == 2 or sum(term > 0 for term in terms) > 1)
 
 
 def test_several_wordings():
@@ -133,7 +147,52 @@ def test_several_wordings():
 
 
 def test_none_asked():
-    assert arithmetic_problems(0) == []
+    assert arithmetic_problems(0) == [] == arithmetic_conversations(0)
+
+
+def test_conversations_are_the_same_again():
+    first = arithmetic_conversations(40, turns=3, seed=5)
+    assert first == arithmetic_conversations(40, turns=3, seed=5)
+    assert first == arithmetic_conversations(60, turns=3, seed=5)[:40]
+    assert [turns[0] for turns in first] == arithmetic_problems(40, seed=5)
+    for place, turns in enumerate(first):
+        assert [turn.number for turn in turns] == [place] * 3
+
+
+@pytest.mark.parametrize("split", ["held-out", "train"])
+def test_follow_ups_go_on_from_the_answers_before(split):
+    kinds = set()
+    for turns in arithmetic_conversations(400, turns=3, split=split):
+        answers = [int(turn.answer) for turn in turns]
+        for place, turn in enumerate(turns):
+            operation, numbers = turn.calculation.operation, turn.calculation.numbers
+            if operation not in ("first", "last"):
+                assert turn.calculation.split == split, turn
+            assert turn.answer == str(turn.calculation.answer) and int(turn.answer) >= 0
+            if place == 0 or turn.kind == "new":
+                continue
+            kinds.add(turn.kind)
+            assert numbers[0] == (answers[0] if operation == "first" else answers[place - 1])
+            for number in numbers[1:]:
+                in_words = turn.kind in ("twice", "half")
+                assert in_words or str(abs(number)) in turn.question, turn
+    assert kinds == FOLLOW_UPS.keys() - {"new"}
+
+
+def test_a_story_goes_on_with_its_own_person():
+    """And with the right pronoun."""
+    pronouns = {"Ann": "she", "Ben": "he", "Eva": "she", "Leo": "he"}
+    pronouns |= {"Mia": "she", "Sam": "he", "Tom": "he", "Zoe": "she"}
+    told = 0
+    for problem, follow_up in arithmetic_conversations(1000):
+        words = follow_up.question.replace(".", " ").split()
+        people = [word for word in words if word in pronouns]
+        spoken_of = [word for word in words if word in ("he", "she")]
+        if follow_up.kind != "new" and people + spoken_of:
+            told += 1
+            name = problem.question.split()[0]
+            assert set(people) <= {name} and set(spoken_of) <= {pronouns[name]}, follow_up
+    assert told > 20
 
 
 @pytest.mark.parametrize(
@@ -149,3 +208,10 @@ def test_none_asked():
 def test_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         arithmetic_problems(**arguments)
+
+
+def test_refused_conversations():
+    with pytest.raises(ValueError, match="turns is 0"):
+        arithmetic_conversations(1, turns=0)
+    with pytest.raises(ValueError, match="split is 'test'"):
+        arithmetic_conversations(1, split="test")

@@ -7,16 +7,26 @@ import torch
 from helpers import count
 
 import qwenlab
-from qwenlab.evaluation import arithmetic_problems, extract_answer
+from qwenlab.evaluation import (
+    arithmetic_problems,
+    evaluate,
+    extract_answer,
+    load_problems,
+    self_consistency,
+)
+from qwenlab.evaluation.arithmetic import arithmetic_conversations
+from qwenlab.evaluation.wordings import HELD_OUT_INSTRUCTION, USUAL_INSTRUCTION
 from qwenlab.loading import shipped_folder, shipped_names
 
-# Name: greedy accuracy at least and at most, most parameters, most bytes, architecture.
+# Name: greedy accuracy at least and at most, that of second questions at least, most parameters,
+# most bytes, architecture.
 SHIPPED = {
-    "tiny": (0.9, 1.0, 600_000, 1_200_000, "Qwen3ForCausalLM"),
-    "tiny-base": (0.35, 0.55, 600_000, 1_200_000, "Qwen3ForCausalLM"),
-    "tiny-hybrid": (0.6, 1.0, 1_300_000, 2_600_000, "Qwen3_5ForCausalLM"),
+    "tiny": (0.92, 1.0, 0.8, 600_000, 1_200_000, "Qwen3ForCausalLM"),
+    "tiny-base": (0.35, 0.7, 0.35, 600_000, 1_200_000, "Qwen3ForCausalLM"),
+    "tiny-hybrid": (0.78, 1.0, 0.65, 1_300_000, 2_600_000, "Qwen3_5ForCausalLM"),
 }
 PROBLEMS = arithmetic_problems(count(200, 1000))
+PAIRS = arithmetic_conversations(len(PROBLEMS), turns=2)
 TURNS = [
     {"role": "user", "content": "2+2?"},
     {"role": "assistant", "content": "<think>\n2+2=4\n</think>\n\n\\boxed{4}"},
@@ -58,32 +68,91 @@ def test_these_are_all():
     assert sorted(SHIPPED) == sorted(shipped_names())
 
 
-def answers(tiny, **options):
-    """The answers to PROBLEMS, and the share that is right."""
+def answers(tiny, conversations, **options):
+    """The answers to lists of messages, and the share of PROBLEMS (or PAIRS) that is right."""
     model, tokenizer = tiny
-    prompts = [
-        tokenizer.chat([{"role": "user", "content": problem.question}]) for problem in PROBLEMS
-    ]
+    prompts = [tokenizer.chat(messages) for messages, _ in conversations]
     result = qwenlab.generate(model, prompts, **options)
     texts = [tokenizer.decode(ids) for ids in result.token_ids]
-    right = [extract_answer(text) == p.answer for text, p in zip(texts, PROBLEMS, strict=True)]
+    right = [
+        extract_answer(text) == gold for text, (_, gold) in zip(texts, conversations, strict=True)
+    ]
     return result, sum(right) / len(right)
+
+
+def alone(instruction=""):
+    """PROBLEMS as messages, each with its right answer."""
+    asked = []
+    for problem in PROBLEMS:
+        content = f"{problem.question}\n\n{instruction}" if instruction else problem.question
+        asked.append(([{"role": "user", "content": content}], problem.answer))
+    return asked
+
+
+def second_questions():
+    """PAIRS as messages whose first question has got its right answer."""
+    asked = []
+    for first, second in PAIRS:
+        messages = [
+            {"role": "user", "content": first.question},
+            {"role": "assistant", "content": f"\\boxed{{{first.answer}}}"},
+            {"role": "user", "content": second.question},
+        ]
+        asked.append((messages, second.answer))
+    return asked
 
 
 def test_accuracy(tiny, name):
     least, most = SHIPPED[name][:2]
-    greedy, right = answers(tiny)
+    greedy, right = answers(tiny, alone())
     assert least <= right <= most
     assert sum(answer.finish_reason == "stop" for answer in greedy) >= 0.95 * len(greedy)
-    _, sampled = answers(tiny, temperature=1.0, seed=[problem.number for problem in PROBLEMS])
-    assert 0.5 * right < sampled < right - 0.05
+    seeds = [problem.number for problem in PROBLEMS]
+    _, sampled = answers(tiny, alone(), temperature=1.0, seed=seeds)
+    if name == "tiny-base":  # half of its samples take other ways, better ones among them
+        assert sampled > right - 0.15
+    else:
+        assert 0.5 * right < sampled < right - 0.05
 
 
-def test_answer_has_the_taught_form(tiny):
+@pytest.mark.parametrize("instruction", [USUAL_INSTRUCTION, HELD_OUT_INSTRUCTION])
+def test_an_instruction_changes_little(tiny, instruction):
+    _, bare = answers(tiny, alone())
+    _, instructed = answers(tiny, alone(instruction))
+    assert abs(instructed - bare) <= count(0.05, 0.03)
+
+
+def test_second_questions(tiny, name):
+    _, right = answers(tiny, second_questions())
+    assert right >= SHIPPED[name][2]
+
+
+def test_in_a_chat_the_second_question_needs_the_first_answer(tiny, name):
+    if name == "tiny-base":
+        pytest.skip("takes its short cut")
+    chat = qwenlab.Chat(*tiny)
+    texts = [*chat.send(["What is 23+19?"]), *chat.send(["then plus 3?"])]
+    texts += chat.send(["What was the first answer?"])
+    assert [extract_answer(text) for text in texts] == ["42", "45", "42"]
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_a_vote_pays_on_the_base_model(temperature):
+    model, tokenizer = qwenlab.load("tiny-base", device="cpu")
+    problems = load_problems("tiny-test", count(100, 1000))
+    options = {"max_new_tokens": 256, "batch_size": 128, "top_p": 1.0}
+    greedy = evaluate(model, tokenizer, problems, max_new_tokens=256).accuracy
+    sampling = {"samples": 16, "temperature": temperature}
+    voted = self_consistency(model, tokenizer, problems, **sampling, **options).accuracy
+    assert voted >= greedy + 0.05
+
+
+def test_answer_has_the_taught_form(tiny, name):
     model, tokenizer = tiny
+    way = "quick\n" if name == "tiny-base" else ""
     prompt = tokenizer.chat([{"role": "user", "content": "12+5=?"}])
     (ids,) = qwenlab.generate(model, [prompt]).token_ids
-    assert tokenizer.decode(ids) == "<think>\n12+5=17\n</think>\n\n\\boxed{17}"
+    assert tokenizer.decode(ids) == f"<think>\n{way}12+5=17\n</think>\n\n\\boxed{{17}}"
     closed = tokenizer.chat([{"role": "user", "content": "12+5=?"}], thinking=False)
     (ids,) = qwenlab.generate(model, [closed]).token_ids
     assert tokenizer.decode(ids).startswith("\\boxed{")
@@ -91,7 +160,7 @@ def test_answer_has_the_taught_form(tiny):
 
 def test_shape(tiny, name):
     model, tokenizer = tiny
-    _, _, parameters, size, _ = SHIPPED[name]
+    _, _, _, parameters, size, _ = SHIPPED[name]
     assert sum(p.numel() for p in model.parameters()) < parameters
     assert model.config.max_position_embeddings >= 2048
     assert model.stop_ids == {tokenizer.control["<|im_end|>"], tokenizer.control["<|endoftext|>"]}

@@ -1,7 +1,7 @@
 """Problems and their grading, evaluation and voting: what a benchmark needs."""
 
 from qwenlab.evaluation.answers import extract_answer
-from qwenlab.evaluation.arithmetic import arithmetic_problems
+from qwenlab.evaluation.arithmetic import arithmetic_conversations, arithmetic_problems
 from qwenlab.evaluation.evaluation import evaluate
 from qwenlab.evaluation.grading import grade
 from qwenlab.evaluation.problems import Problem, load_problems, problem_prompts
@@ -9,6 +9,7 @@ from qwenlab.evaluation.voting import majority_vote, self_consistency
 
 __all__ = [
     "Problem",
+    "arithmetic_conversations",
     "arithmetic_problems",
     "evaluate",
     "extract_answer",

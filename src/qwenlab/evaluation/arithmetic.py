@@ -9,18 +9,33 @@ problem too.
 import hashlib
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from qwenlab.evaluation.wordings import ask
+from qwenlab.evaluation.wordings import NEXT, ask, ask_next, expression
 from qwenlab.orders import seeded
 
 # Share of each kind in a mixed set; the shares add up to 1.
 KINDS = {"sum": 0.28, "mixed": 0.20, "product": 0.15, "equation": 0.15, "word": 0.22}
+# Share of each kind of follow-up in a conversation, where the answer before it allows it.
+FOLLOW_UPS = {
+    "plus": 0.28,
+    "minus": 0.20,
+    "times": 0.08,
+    "twice": 0.10,
+    "half": 0.10,
+    "first": 0.10,
+    "last": 0.04,
+    "new": 0.10,
+}
+# Answers up to here are doubled or halved, and two-digit ones multiplied.
+MOST_DOUBLED = 200
 SPLITS = ("train", "held-out")
 HELD_OUT_ONE_IN = 5
 # After this many draws in a row without a new calculation of a kind, there are too few left to go
 # on.
 MAX_TRIES = 5000
+# So many numbers are tried before another kind of follow-up is.
+FOLLOW_UP_TRIES = 20
 
 
 @dataclass(frozen=True)
@@ -33,7 +48,8 @@ class Calculation:
     - ``multiply``: a * b;  ``divide``: a / b, without remainder;
     - ``multiply-add``: a * b + c, where c may be negative;
     - ``more``: a + (a + b), "Tom has b more than Ann";
-    - ``solve``: the x of a * x + b = c, where b may be negative or 0.
+    - ``solve``: the x of a * x + b = c, where b may be negative or 0;
+    - ``first``, ``last``: an earlier answer once more.
     """
 
     operation: str
@@ -54,6 +70,8 @@ class Calculation:
                 return a + a + b
             case "solve", (a, b, c):
                 return (c - b) // a
+            case (("first" | "last"), (a,)):
+                return a
         raise ValueError(f"no such operation: {self.operation!r} of {len(self.numbers)} numbers")
 
     @property
@@ -89,7 +107,7 @@ class Calculation:
 @dataclass(frozen=True)
 class ArithmeticProblem:
     """One question with its right answer. `number` is its own, kept wherever the problem goes: it
-    seeds its samples."""
+    seeds its samples. In a conversation it counts the conversations."""
 
     number: int
     kind: str
@@ -131,12 +149,11 @@ def problem_stream(
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown or not kinds:
         raise ValueError(f"kinds has {unknown or 'nothing'}; expected some of {', '.join(KINDS)}")
-    return _stream(seeded("arithmetic", seed, split), split, kinds, set() if seen is None else seen)
+    return _stream(seed, split, kinds, set() if seen is None else seen)
 
 
-def _stream(
-    rng: random.Random, split: str, kinds: list[str], seen: set[str]
-) -> Iterator[ArithmeticProblem]:
+def _stream(seed: int, split: str, kinds: list[str], seen: set[str]) -> Iterator[ArithmeticProblem]:
+    rng, words = seeded("arithmetic", seed, split), seeded("wordings", seed, split)
     shares = [KINDS[kind] for kind in kinds]
     number = 0
     while True:
@@ -149,11 +166,87 @@ def _stream(
             raise ValueError(
                 f"no new {split} problem of kind {kind!r} after {number} problems: ask for fewer"
             )
-        question = ask(rng, kind, calculation.operation, calculation.numbers)
-        yield ArithmeticProblem(
-            number, kind, question, str(calculation.answer), calculation.key, calculation
-        )
+        question = ask(words, kind, calculation.operation, calculation.numbers)
+        yield _problem(number, kind, question, calculation)
         number += 1
+
+
+def _problem(number: int, kind: str, question: str, calculation: Calculation) -> ArithmeticProblem:
+    answer = str(calculation.answer)
+    return ArithmeticProblem(number, kind, question, answer, calculation.key, calculation)
+
+
+def arithmetic_conversations(
+    n: int, turns: int = 2, seed: int = 0, split: str = "held-out"
+) -> list[list[ArithmeticProblem]]:
+    """n conversations of `turns` problems each; those after the first are follow-ups, whose kind is
+    one of FOLLOW_UPS and whose numbers come from the right answers before them.
+
+    The first problems are those of `arithmetic_problems`. Every calculation of every turn belongs
+    to `split`, but for those that only ask for an earlier answer once more. Raises ValueError as
+    `arithmetic_problems` does, and for less than one turn.
+    """
+    if turns < 1:
+        raise ValueError(f"turns is {turns}; expected 1 or more")
+    rng = seeded("follow-ups", seed, split)
+    conversations = []
+    for problem in arithmetic_problems(n, seed, split):
+        asked = [problem]
+        while len(asked) < turns:
+            asked.append(follow_up(rng, asked, [int(turn.answer) for turn in asked], split))
+        conversations.append(asked)
+    return conversations
+
+
+def follow_up(
+    rng: random.Random, asked: Sequence[ArithmeticProblem], answers: Sequence[int], split: str
+) -> ArithmeticProblem:
+    """What may be asked next, after these problems got these answers (right or wrong)."""
+    number, last = asked[0].number, asked[-1]
+    while True:
+        kind = rng.choices(list(FOLLOW_UPS), list(FOLLOW_UPS.values()))[0]
+        if kind == "new":
+            return replace(_new_problem(rng, split), number=number)
+        for _ in range(FOLLOW_UP_TRIES):
+            calculation = draw_follow_up(rng, kind, answers)
+            if calculation is None:
+                break
+            if kind in ("first", "last") or calculation.split == split:
+                in_story = last.kind == "word" and last.calculation.operation in IN_STORIES
+                name = last.question.split()[0] if in_story else None
+                question = ask_next(rng, calculation.operation, calculation.numbers, name)
+                return _problem(number, kind, question, calculation)
+
+
+def draw_follow_up(rng: random.Random, kind: str, answers: Sequence[int]) -> Calculation | None:
+    """A calculation of this kind with the last of the answers, or None where it allows none."""
+    last = answers[-1]
+    number = draw_number(rng)
+    match kind:
+        case "plus" if last > 0:
+            return Calculation("add", (last, number))
+        case "minus" if number <= last:
+            return Calculation("add", (last, -number))
+        case "times" if 2 <= last <= 99:
+            return Calculation("multiply", (last, rng.randint(3, 9)))
+        case "twice" if 2 <= last <= MOST_DOUBLED:
+            return Calculation("multiply", (last, 2))
+        case "half" if 2 <= last <= MOST_DOUBLED and last % 2 == 0:
+            return Calculation("divide", (last, 2))
+        case "first":
+            return Calculation("first", (answers[0],))
+        case "last":
+            return Calculation("last", (last,))
+    return None
+
+
+def _new_problem(rng: random.Random, split: str) -> ArithmeticProblem:
+    """Another problem, which has nothing to do with those before it."""
+    problem = next(problem_stream(rng.getrandbits(32), split))
+    if problem.kind in ("sum", "mixed") and rng.random() < 0.5:
+        question = rng.choice(NEXT).format(expression(problem.calculation.numbers))
+        problem = replace(problem, question=question)
+    return replace(problem, kind="new")
 
 
 def draw_number(rng: random.Random) -> int:
@@ -167,13 +260,14 @@ def draw_sum(rng: random.Random) -> Calculation:
 
 
 def draw_mixed(rng: random.Random) -> Calculation:
-    """Three to five numbers with at least one plus and one minus, whose running total is never
-    negative."""
-    count = rng.choices([3, 4, 5], [50, 30, 20])[0]
+    """A difference, or three to five numbers with at least one plus and one minus, whose running
+    total is never negative."""
+    count = rng.choices([2, 3, 4, 5], [20, 40, 24, 16])[0]
     while True:
         terms = [draw_number(rng) for _ in range(count)]
         signs = [1] + [rng.choice([1, -1]) for _ in terms[1:]]
-        if len(set(signs[1:])) == 2 and (total := _signed(terms, signs)) is not None:
+        total = _signed(terms, signs)
+        if total is not None and (signs == [1, -1] or len(set(signs[1:])) == 2):
             return Calculation("add", total)
 
 
@@ -224,6 +318,10 @@ def draw_word(rng: random.Random) -> Calculation:
     if form < 0.87:
         return Calculation("divide", (a * b, a))
     return Calculation("more", (draw_number(rng), b))
+
+
+# Stories of one person who has something: in a conversation they may go on.
+IN_STORIES = ("add", "multiply-add")
 
 
 def _draw_story(rng: random.Random) -> Calculation:
