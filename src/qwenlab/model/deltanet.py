@@ -162,7 +162,8 @@ def delta_chunks(
     decay, not above 0; beta (B, W, heads); memory (B, heads, Dk, Dv), left as it is. Returns S^T q
     after each token (B, W, heads, Dv) and the new memory.
     """
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, heads, W, D)
+    # Copied, so that a head's tokens lie side by side for the many products that read them.
+    q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))  # (B, heads, W, D)
     g, beta = (x.transpose(1, 2)[..., None] for x in (g, beta))  # (B, heads, W, 1)
     outputs = []
     for start in range(0, q.shape[2], chunk_size):
