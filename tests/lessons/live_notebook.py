@@ -1,7 +1,7 @@
 """Run one notebook as a reader would in Jupyter, then move every slider. A program: `python
 live_notebook.py FILE`.
 
-It is run by tests/test_live.py under both generations of ipywidgets, so it prints what it found as
+It is run by test_live.py under both generations of ipywidgets, so it prints what it found as
 one line of JSON.
 """
 

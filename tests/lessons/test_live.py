@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers import FULL
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PYTHON = {"8": Path(sys.executable), "7.7": ROOT / ".venv-widgets7" / "bin" / "python"}
 
@@ -32,7 +32,7 @@ def test_a_lesson_runs_live_and_its_sliders_move_one_picture(path, version):
         if name not in ("QWENLAB_PAGE", "PYTHONPATH")
     }
     run = subprocess.run(
-        [str(PYTHON[version]), str(ROOT / "tests" / "live_notebook.py"), str(path)],
+        [str(PYTHON[version]), str(ROOT / "tests" / "lessons" / "live_notebook.py"), str(path)],
         capture_output=True,
         text=True,
         env=environment,

@@ -17,7 +17,7 @@ from stored_runs import FAMILIES, TASKS, TORN, run
 
 import qwenlab
 
-RUNS = Path(__file__).resolve().parent / "recordings" / "runs"
+RUNS = Path(__file__).resolve().parents[1] / "recordings" / "runs"
 # Tasks whose folders of the first edition are refused, in one line, rather than gone on with.
 REFUSED: set[str] = set()
 TOLERANCE = 1e-4  # of weights and metrics; each step of the training moves a weight by 1e-3 or more

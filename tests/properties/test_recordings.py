@@ -19,7 +19,7 @@ from stored_workloads import (
     recorded_events,
 )
 
-RECORDINGS = Path(__file__).resolve().parent / "recordings"
+RECORDINGS = Path(__file__).resolve().parents[1] / "recordings"
 SOME = slice(None) if FULL else slice(2, None, 7)  # 29 of 200, of each kind some
 RECORDS = load_recordings(RECORDINGS / "workloads.json.gz")[SOME]
 TOLERANCE = 1e-5

@@ -1,6 +1,6 @@
 """teach.check: what it says of stubs, unknown names and odd answers, and that it never raises.
 
-The exercises themselves are tried in lessons/test_exercises.py.
+The exercises themselves are tried in tests/lessons/test_exercises.py.
 """
 
 import re
