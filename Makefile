@@ -6,7 +6,8 @@ PYTHON := $(VENV)/bin/python
 PIP := $(PYTHON) -m pip --disable-pip-version-check
 SITE := _build/html/index.html
 
-# ipywidgets 7.7 is what Colab ships. It gets an environment of its own, which sees all of .venv beneath it.
+# ipywidgets 7.7 is what Colab ships. For `make test-all` it gets an environment of its own, which sees all of .venv
+# beneath it.
 WIDGETS7 := .venv-widgets7
 WIDGETS7_PINS := ipywidgets==7.7.5 ipython-genutils==0.2.0
 
@@ -34,9 +35,9 @@ book: $(VENV)/book.stamp ## build the site into _build/html (warnings are errors
 	@test -f $(SITE) || { echo "The build ended without $(SITE)." >&2; exit 1; }
 	@echo "==> The site is here: file://$(CURDIR)/$(SITE)"
 
-test: $(VENV)/test.stamp $(WIDGETS7)/stamp ## run the tests with reduced counts (ARGS="-k name" selects)
+test: $(VENV)/test.stamp ## run the tests with reduced counts (ARGS="-k name" selects)
 	@echo "==> Running the tests"
-	@test -f $(SITE) || echo "    (no site yet: its tests are skipped; run 'make book' first to include them)"
+	@test -f $(SITE) || echo "    (no site yet: its tests are skipped and the lessons run here; 'make book' first helps)"
 	@$(TESTS) $(ARGS)
 
 test-all: $(VENV)/test.stamp $(WIDGETS7)/stamp ## run the tests with every property at full count

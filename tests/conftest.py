@@ -2,6 +2,7 @@
 network."""
 
 import os
+import signal
 
 # Both are read on import, of huggingface_hub and torch; a test that needs a hub starts its own.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -9,10 +10,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests st
 
 import pytest
 import torch
+from browser import address, chromium  # noqa: F401  (fixtures)
 from helpers import FAMILIES, FULL, random_model
 from hypothesis import HealthCheck, settings
 
 from qwenlab.cli.main import main
+
+# A shell's background jobs ignore Ctrl-C; tests press it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "qwenlab", deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)

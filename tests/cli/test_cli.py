@@ -1,4 +1,5 @@
-"""The command line: answers, the comparison with answers alone, and one line for whatever is wrong."""
+"""The command line: answers, the comparison with answers alone, and one line for whatever is
+wrong."""
 
 import json
 import os
@@ -9,7 +10,8 @@ import sys
 
 import pytest
 import torch
-from helpers import hear_ctrl_c
+from forks import Forked, run_command
+from helpers import count, hear_ctrl_c
 from small_checkpoint import write_multimodal_checkpoint, write_small_checkpoint
 
 import qwenlab
@@ -410,7 +412,7 @@ def test_without_a_command_the_help_is_shown(run):
     assert code == 0 and err == "" and "\n  generate" in out
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", ">&-", "<&-", "2>&-"][: count(2, 4)])
 def test_closed_streams_stop_nobody(model, tmp_path, closed):
     """As under cron: what there is no place for is not said, and the answers are still written."""
     (tmp_path / "p.txt").write_text("a\nb\n")
@@ -425,20 +427,13 @@ def test_closed_streams_stop_nobody(model, tmp_path, closed):
 def test_an_answer_that_the_terminal_cannot_write_is_escaped(model, tmp_path):
     """Not an error after all the work: an ASCII terminal, or a Windows one."""
     (tmp_path / "p.txt").write_text("café 👍\n", encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "qwenlab",
-        "generate",
-        "--model",
-        model,
-        "p.txt",
-        "--max-new-tokens",
-        "2",
-    ]
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0 and "> caf\\xe9 \\U0001f44d\n" in done.stdout
+    arguments = ["generate", "--model", model, "p.txt", "--max-new-tokens", "2"]
+    streams = (None, tmp_path / "out", tmp_path / "err")
+    variables = {"PYTHONIOENCODING": "ascii"}
+    run = Forked(
+        run_command, *arguments, folder=tmp_path, streams=streams, cwd=tmp_path, variables=variables
+    )
+    assert run.end() == 0 and "> caf\\xe9 \\U0001f44d\n" in (tmp_path / "out").read_text()
 
 
 def test_the_answers_replace_no_pipe_no_link_and_not_the_prompts(run, model, tmp_path):

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 import torch
-from forks import Forked, command
+from forks import Forked, run_command
 from helpers import count
 from small_checkpoint import write_small_checkpoint
 
@@ -130,7 +130,9 @@ def start(model, data, folder, **options) -> Forked:
     """In a process of its own, to be killed."""
     streams = (None, folder.with_name("said"), folder.with_name("told"))
     arguments = options_of(model, data, folder)
-    return Forked(command, *arguments, folder=folder, streams=streams, settings=OFTEN, **options)
+    return Forked(
+        run_command, *arguments, folder=folder, streams=streams, settings=OFTEN, **options
+    )
 
 
 def finish(*arguments) -> None:
@@ -147,17 +149,17 @@ def finish(*arguments) -> None:
 
 @pytest.fixture(scope="module")
 def whole(model, data, tmp_path_factory):
-    """The folder of a run that nobody stopped, and its operations on files."""
+    """A run that nobody stopped."""
     run = start(model, data, tmp_path_factory.mktemp("whole") / "run")
     assert run.end() == 0
-    return run.folder, run.places
+    return run
 
 
 @pytest.mark.parametrize("trial", range(count(2, 20)))
 def test_a_run_killed_at_any_place_ends_with_the_same_weights(model, data, whole, tmp_path, trial):
     """Killed before an operation on a file, or halfway through writing one; at full count also
     twice."""
-    expected, places = whole
+    expected, places = whole.folder, whole.places
     rng, folder = random.Random(trial), tmp_path / "run"
     torn = rng.randrange(1, rng.choice([500, 500_000])) if trial % 2 else None
     left = len(places) - 1
@@ -179,7 +181,7 @@ def test_a_run_killed_at_any_place_ends_with_the_same_weights(model, data, whole
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(model, data, whole, tmp_path):
-    expected, places = whole
+    expected, places = whole.folder, whole.places
     folder = tmp_path / "run"
     removal = places.index("os.rmdir")  # of the first checkpoint, after the second, of step 10
     stopped = start(model, data, folder, signal_at=removal, signal_number=signal.SIGINT)
@@ -290,14 +292,13 @@ def test_wrong_options_of_traces_leave_nothing_so_that_the_right_ones_go_on(run,
 
 
 def test_another_run_s_folder_is_refused(run, data, model, whole):
-    folder, _ = whole
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    before = {path: path.read_bytes() for path in whole.folder.rglob("*") if path.is_file()}
     code, out, err = run(
-        "distill", "--model", model, "--data", data, "--output", folder, "--held-out", 8
+        "distill", "--model", model, "--data", data, "--output", whole.folder, "--held-out", 8
     )
     assert (code, out) == (2, "") and "holds another run (" in err
     code, out, err = run(
-        "traces", "--model", "tiny", "--data", "tiny-train", "--limit", 3, "--output", folder
+        "traces", "--model", "tiny", "--data", "tiny-train", "--limit", 3, "--output", whole.folder
     )
     assert (code, out) == (2, "") and "holds another run (" in err
-    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert before == {path: path.read_bytes() for path in whole.folder.rglob("*") if path.is_file()}

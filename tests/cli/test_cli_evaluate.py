@@ -3,12 +3,9 @@ whatever is wrong."""
 
 import json
 import os
-import signal
-import subprocess
-import sys
 
 import pytest
-from helpers import hear_ctrl_c
+from forks import Forked, run_command
 from test_cli import refused, write
 
 from qwenlab.evaluation import load_problems
@@ -202,33 +199,15 @@ def test_another_run_s_folder_is_refused(run, command):
 
 @pytest.mark.parametrize("output", [[], ["--output", "run"]])
 def test_ctrl_c_says_how_to_go_on(tmp_path, output):
-    command = [
-        sys.executable,
-        "-m",
-        "qwenlab",
-        "evaluate",
-        *map(str, TINY),
-        "--batch-size",
-        "4",
-        *output,
-    ]
-    process = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=hear_ctrl_c,
-    )
-    assert "1000 problems" in process.stderr.readline()
-    while output and not (tmp_path / "run" / "records.jsonl").exists():
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    arguments = ["evaluate", *TINY, "--batch-size", "4", *output]
+    out, err, records = tmp_path / "out", tmp_path / "err", tmp_path / "run" / "records.jsonl"
+    run = Forked(run_command, *arguments, folder=tmp_path, streams=(None, out, err), cwd=tmp_path)
+    run.wait_until(lambda: "1000 problems\n" in err.read_text())
+    run.wait_until(lambda: records.exists() or not output)
+    run.interrupt()
+    assert run.end() == 130 and out.read_text() == ""
     how = "run: finished answers are saved; run the same command to resume"
     if not output:
         how = "nothing was saved: that needs --output"
-    assert (
-        process.returncode == 130 and out == "" and err == f"qwenlab: {how}\nqwenlab: interrupted\n"
-    )
+    assert err.read_text().partition("\n")[2] == f"qwenlab: {how}\nqwenlab: interrupted\n"
     assert os.path.exists(tmp_path / "run" / "records.jsonl") == bool(output)

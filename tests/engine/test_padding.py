@@ -1,4 +1,4 @@
-"""Padding is exact: cases 1 to 8 of the kinds of fault that other people's systems had."""
+"""Padding is exact: the kinds of fault that other people's systems had, one after another."""
 
 import random
 
@@ -21,15 +21,15 @@ SIDES = ["left", "right", "inner"]
 
 
 def test_every_id_as_alone_from_the_second_step_on(model):
-    """Case 1: a mask dropped after prefill shows only from the second token."""
+    """A mask dropped after prefill shows only from the second token."""
     prompts = [[5, 9, 77], [4, 8, 15, 16, 23, 42, 108, 11, 7]]
     result = qwenlab.generate(model, prompts, max_new_tokens=8, stop=())
     assert result.token_ids == [alone_greedy(model, prompt, 8) for prompt in prompts]
 
 
 def test_positions_count_real_tokens_only(model):
-    """Cases 1 and 6. RoPE is relative, so logits cannot catch a wrong position: look at what the
-    model asks for."""
+    """RoPE is relative, so logits cannot catch a wrong position: look at what the model asks
+    for."""
     seen = []
     note = model.model.rotary.register_forward_pre_hook(
         lambda module, args: seen.append(args[0].position_ids)
@@ -53,7 +53,7 @@ def test_positions_count_real_tokens_only(model):
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("pads", [0, 1, 2, 31, 32, 33])
 def test_finite_at_every_position_after_every_layer(pads, attention, dtype, family):
-    """Case 2, by the library's own path and, without linear attention, by the explicit mask."""
+    """By the library's own path and, without linear attention, by the explicit mask."""
     model = FAMILIES[family](seed=1, dtype=dtype)
     model.attention = attention
     outputs = []
@@ -87,7 +87,7 @@ def test_positions_far_away_make_no_table(dense):
 
 @pytest.mark.parametrize("prompt", [[5, PAD, 7], [PAD, 5, 7], [5, 7, PAD]])
 def test_a_real_token_may_have_the_pad_id(model, prompt):
-    """Case 3: the mask comes from lengths, never from ids."""
+    """The mask comes from lengths, never from ids."""
     ids, mask = qwenlab.left_pad([prompt, [9, 8, 7, 6, 5, 4]], PAD)
     assert mask[0].int().tolist() == [0, 0, 0, 1, 1, 1]
     assert difference(model(ids, mask)[0, 3:], alone_logits(model, prompt)) < 1e-5
@@ -95,7 +95,7 @@ def test_a_real_token_may_have_the_pad_id(model, prompt):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_which_id_pads_does_not_matter(family):
-    """Case 4: among them a loud pad, with 100 in every slot of its embedding, so that a leak cannot
+    """Among them a loud pad, with 100 in every slot of its embedding, so that a leak cannot
     hide."""
     model = FAMILIES[family](
         seed=2, tie_word_embeddings=False
@@ -123,7 +123,7 @@ def test_a_pad_may_be_no_id_at_all(model):
 
 
 def test_neighbours_and_order_do_not_matter(model):
-    """Case 5."""
+    """A row says the same beside any neighbour, wherever it stands in the batch."""
     rng = random.Random(0)
     prompt = random_prompts(rng, 1, 4)[0]
     neighbours = [[rng.randrange(300) for _ in range(length)] for length in (4, 9, 60)]
@@ -144,8 +144,8 @@ def test_neighbours_and_order_do_not_matter(model):
 
 @pytest.mark.parametrize("pads", [0, 3])
 @pytest.mark.parametrize("cuts", [[10], [7, 3], [1, 9], [7, 2, 1]])
-def test_chunks_give_the_same(model, cuts, pads):
-    """Case 7: with 7 cached and 3 new, query i sees 8, 9, 10 keys."""
+def test_chunks_give_the_logits_of_one_pass_and_see_the_right_keys(model, cuts, pads):
+    """With 7 cached and 3 new, query i sees 8, 9, 10 keys."""
     ids = [7, 3, 9, 1, 4, 4, 2, 8, 5, 6]
     expected = alone_logits(model, ids)
     state, at = model.new_state(1), 0
@@ -171,7 +171,7 @@ def test_chunks_give_the_same(model, cuts, pads):
 
 
 def test_an_empty_state_changes_nothing_and_the_future_stays_unseen(model):
-    """Case 8."""
+    """And what comes later changes no earlier logits."""
     ids = torch.tensor([[7, 3, 9, 1], [1, 2, 3, 4]])
     assert difference(model(ids, state=model.new_state(2)), model(ids)) < 1e-5
     other = ids.clone()

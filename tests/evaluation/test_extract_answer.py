@@ -86,7 +86,7 @@ def test_thinking_opened_by_the_prompt(text, answer):
     "junk", ["(" * 10_000, "\\boxed{" * 10_000, "{" * 100_000, "1," * 50_000, "\\boxed" * 10_000]
 )
 def test_junk_is_quick(junk):
-    started = time.perf_counter()
+    started = time.process_time()  # quadratic matching would take minutes of it
     extract_answer(junk)
     extract_answer("\\boxed{" + junk)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 10

@@ -2,12 +2,9 @@
 their prompts."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
-from hub_stand_in import hub
+from hub_stand_in import hub, said_with_a_hub
 from small_tokenizer import small_spec
 
 import qwenlab
@@ -173,32 +170,16 @@ def test_a_limit_that_is_none(limit):
 
 # --- The hub ---------------------------------------------------------------------------------------------------------
 
-LOAD = """
-from qwenlab.evaluation import load_problems
-try:
-    print([(p.id, p.answer) for p in load_problems("math500")])
-except ValueError as error:
-    print("refused", error)
-"""
+
+def say_math500():
+    try:
+        print([(p.id, p.answer) for p in load_problems("math500")])
+    except ValueError as error:
+        print("refused", error)
 
 
 def load_math500(cache, address, **variables) -> str:
-    kept = {
-        key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))
-    }
-    proxies = {key: "" for key in kept if key.lower().endswith("_proxy")}
-    environment = (
-        kept
-        | proxies
-        | {"HF_ENDPOINT": address, "HF_HOME": str(cache), "NO_PROXY": "127.0.0.1"}
-        | variables
-    )
-    environment |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD], env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.rstrip("\n")
+    return said_with_a_hub(say_math500, cache=cache, address=address, **variables)
 
 
 def test_math500_is_fetched_once_and_is_there_offline(tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import random
-import time
 
 import pytest
 from helpers import count
@@ -115,12 +114,11 @@ def test_other_spellings_of_one_normal_form_take_no_symbolic_comparison(asked):
 @pytest.mark.parametrize(
     "hostile", ["{n}^{{9^{{9^{{9^{{9}}}}}}}}", "x^{{99}}\\sqrt{{x+{n}}}=(y+z)^{{{n}99}}+1"]
 )
-def test_one_time_limit_for_the_whole_vote(hostile, monkeypatch):
+def test_one_time_limit_for_the_whole_vote(hostile, monkeypatch, asked):
     monkeypatch.setattr(voting, "VOTE_LIMIT", 1.0)
     answers = [hostile.format(n=n) for n in range(2, 18)]
-    started = time.perf_counter()
     winner, counts = majority_vote([*answers, "1/2", r"\frac12", "0.5"])
-    assert time.perf_counter() - started < 10
+    assert 1 <= len(asked) <= 3, "questions go on after the limit"
     assert winner == "1/2" and counts == dict.fromkeys(answers, 1) | {"1/2": 3}
 
 

@@ -4,13 +4,12 @@ trouble in one line.
 huggingface_hub reads its settings when it is imported, so the loads run in processes of their own.
 """
 
-import os
-import subprocess
-import sys
-
 import pytest
-from hub_stand_in import hub
+from hub_stand_in import hub, said_with_a_hub
 from small_checkpoint import VOCAB, write_small_checkpoint
+
+import qwenlab
+from qwenlab.errors import QwenlabError
 
 NAME = "someone/Small-0.1"
 WANTED = [
@@ -21,18 +20,16 @@ WANTED = [
     "tokenizer_config.json",
 ]
 LOADED = f"loaded [{VOCAB - 5}, {VOCAB - 3}] hello"
-LOAD = """
-import sys
-from qwenlab.errors import QwenlabError
-from qwenlab.loading import load
-for name in sys.argv[1:]:
-    try:
-        model, tokenizer = load(name)
-    except QwenlabError as error:
-        print("refused", error)
-    else:
-        print("loaded", sorted(model.stop_ids), tokenizer.decode(tokenizer.encode("hello")))
-"""
+
+
+def say_what_loads(*names):
+    for name in names:
+        try:
+            model, tokenizer = qwenlab.load(name)
+        except QwenlabError as error:
+            print("refused", error)
+        else:
+            print("loaded", sorted(model.stop_ids), tokenizer.decode(tokenizer.encode("hello")))
 
 
 @pytest.fixture(scope="module")
@@ -48,26 +45,9 @@ def repository(tmp_path_factory):
 def load(*names, cache, address, **variables) -> list[str]:
     """What a fresh process says about loading each name from the hub at `address`, its cache in
     `cache`."""
-    kept = {
-        key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))
-    }
-    proxies = {key: "" for key in kept if key.lower().endswith("_proxy")}
-    environment = (
-        kept
-        | proxies
-        | {"HF_ENDPOINT": address, "HF_HOME": str(cache), "NO_PROXY": "127.0.0.1"}
-        | variables
-    )
-    environment |= {
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-c", LOAD, *names]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    answers = done.stdout.splitlines()
-    assert len(answers) == len(names), done.stdout
+    where = {"cache": cache, "address": address}
+    answers = said_with_a_hub(say_what_loads, *names, **where, **variables).splitlines()
+    assert len(answers) == len(names)
     return answers
 
 

@@ -87,8 +87,8 @@ def convolved(model, ids, mask, state):
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("pads", [1, 2, 3, 4, 50])
 def test_loud_pads_change_nothing(loud, pads, side):
-    """Case 10: convolution at the first real positions, memory and logits as alone. Without the
-    mask it would show."""
+    """Convolution at the first real positions, memory and logits as alone. Without the mask it
+    would show."""
     prompt, neighbour = [5, 9, 77, 3], list(range(1, 5 + pads))
     ids, mask = rectangle([prompt, neighbour], 4 + pads, side, 319, random.Random(pads))
     state, alone = loud.new_state(2), loud.new_state(1)
@@ -140,8 +140,8 @@ def test_each_part_of_the_masking_is_needed(loud, part, monkeypatch):
     assert not same(two_turns(), 0, alone, 0, 1e-2)
 
 
-def test_what_shrinking_can_leave(loud):
-    """Case 11: one row with 3 left pads, then two tokens in one cached step, then one."""
+def test_pads_before_a_row_change_nothing_in_later_steps(loud):
+    """One row with 3 left pads, then two tokens in one cached step, then one."""
     state = loud.new_state(1)
     ids, mask = rectangle([[5, 9]], 5, "left", 319)
     assert difference(loud(ids, mask, state)[0, 3:], alone_logits(loud, [5, 9])) < 1e-5
@@ -152,8 +152,8 @@ def test_what_shrinking_can_leave(loud):
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_a_ragged_second_part(loud, side):
-    """Case 12: row 0's memory is that after its 6 real ids, its window its last 3 real inputs."""
+def test_a_ragged_second_part_leaves_what_each_row_alone_would(loud, side):
+    """Row 0's memory is that after its 6 real ids, its window its last 3 real inputs."""
     state = loud.new_state(2)
     loud(torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), state=state)
     ids, mask = rectangle([[9, 10], [11, 12, 13, 14]], 4, side, 319, random.Random(1))
@@ -166,9 +166,9 @@ def test_a_ragged_second_part(loud, side):
 
 @pytest.mark.parametrize("steps", [[5], [1] * 5, [2, 3]])
 @pytest.mark.parametrize("pad", [0, 319, 7])
-def test_pads_leave_memory_and_window_bit_by_bit(loud, pad, steps):
-    """Case 13: five masked pads after a b c, whatever their embedding, alone or beside a row that
-    goes on."""
+def test_pads_leave_memory_and_window_bit_by_bit_as_they_were(loud, pad, steps):
+    """Five masked pads after a b c, whatever their embedding, alone or beside a row that goes
+    on."""
     for rows in ([0], [0, 1, 2], [2, 0, 1]):  # as a block, and one by one
         state = loud.new_state(len(rows))
         loud(torch.tensor([[5, 9, 77]] * len(rows)), state=state)

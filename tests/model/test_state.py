@@ -27,8 +27,8 @@ def tensors(state):
 
 
 def test_select_removes_rows_everywhere(model):
-    """Case 14: rows {0, 2} removed, every tensor has 2 rows, and old rows 1 and 3 are bit-equal to
-    what they were."""
+    """Rows {0, 2} removed, every tensor has 2 rows, and old rows 1 and 3 are bit-equal to what they
+    were."""
     state = filled(model, ROWS)
     for kept in (state.select([1, 3]), state.select(torch.tensor([False, True, False, True]))):
         assert kept.lengths.tolist() == [2, 1]

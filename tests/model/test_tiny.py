@@ -1,4 +1,5 @@
-"""The shipped models: they solve problems they never saw, and `transformers` loads them unchanged."""
+"""The shipped models: they solve problems they never saw, and `transformers` loads them
+unchanged."""
 
 import json
 
@@ -16,7 +17,7 @@ SHIPPED = {
     "tiny-base": (0.35, 0.55, 600_000, 1_200_000, "Qwen3ForCausalLM"),
     "tiny-hybrid": (0.6, 1.0, 1_300_000, 2_600_000, "Qwen3_5ForCausalLM"),
 }
-PROBLEMS = arithmetic_problems(count(200, 1000))
+PROBLEMS = arithmetic_problems(count(100, 1000))
 TURNS = [
     {"role": "user", "content": "2+2?"},
     {"role": "assistant", "content": "<think>\n2+2=4\n</think>\n\n\\boxed{4}"},

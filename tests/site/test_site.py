@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 import yaml
 from set_repository import set_repository
-from site_files import ROOT, SITE, Elements, built_pages
+from site_files import ROOT, SITE, built_pages, elements
 
 URL = "https://github.com/someone/qwenlab"
 MAX_PAGE = 600_000  # bytes of a page with its pictures
@@ -60,7 +60,7 @@ def test_a_good_cell_passes_and_launch_addresses_are_notebooks(tmp_path):
     def launches(page):
         links = [
             a.get("href") or ""
-            for tag, a in Elements(tmp_path / "_build" / "html" / page).found
+            for tag, a in elements(tmp_path / "_build" / "html" / page)
             if tag == "a"
         ]
         return [link for link in links if "mybinder.org" in link or "colab.research" in link]
@@ -105,7 +105,7 @@ def test_an_address_of_the_first_edition_is_that_page_or_leads_to_it():
     for name in FIRST_EDITION:
         page = SITE / "notebooks" / f"{name}.html"
         if page.stat().st_size < 2_000:  # it leads on
-            (address,) = [a["href"] for tag, a in Elements(page).found if tag == "a"]
+            (address,) = [a["href"] for tag, a in elements(page) if tag == "a"]
             page = page.parent / address
         assert page.is_file() and page.name[3:] == f"{name}.html"[3:]
         assert page.stat().st_size > 50_000, f"{page.name} is no lesson"
@@ -121,7 +121,7 @@ def launch_path(link):
 
 def test_every_launch_address_of_the_site_is_a_notebook_of_the_repository():
     for page in built_pages():
-        for tag, attributes in Elements(page).found:
+        for tag, attributes in elements(page):
             link = attributes.get("href") or ""
             if tag == "a" and urlsplit(link).netloc in (
                 "mybinder.org",
@@ -133,7 +133,7 @@ def test_every_launch_address_of_the_site_is_a_notebook_of_the_repository():
 
 def resources(page):
     """Addresses that a browser fetches by itself when it opens the page."""
-    for tag, attributes in Elements(page).found:
+    for tag, attributes in elements(page):
         if tag == "link" and attributes.get("rel") in (
             "canonical",
             "next",
@@ -170,11 +170,9 @@ def test_no_page_fetches_from_elsewhere():
 
 
 def test_every_address_within_the_site_leads_somewhere():
-    anchors = {
-        page: {a["id"] for _, a in Elements(page).found if a.get("id")} for page in built_pages()
-    }
+    anchors = {page: {a["id"] for _, a in elements(page) if a.get("id")} for page in built_pages()}
     for page in anchors:
-        links = [a.get("href") for tag, a in Elements(page).found if tag == "a"]
+        links = [a.get("href") for tag, a in elements(page) if tag == "a"]
         for address in {*filter(None, links), *resources(page)}:
             parts = urlsplit(address)
             if parts.scheme or parts.netloc:
@@ -189,7 +187,7 @@ def test_pages_stay_small():
     for page in built_pages():
         pictures = {
             a["src"]
-            for tag, a in Elements(page).found
+            for tag, a in elements(page)
             if tag == "img" and "_images" in (a.get("src") or "")
         }
         size = page.stat().st_size + sum(
@@ -206,7 +204,7 @@ def test_pages_stay_small():
 
 def test_every_picture_says_what_it_shows():
     for page in built_pages():
-        for tag, attributes in Elements(page).found:
+        for tag, attributes in elements(page):
             if tag == "img":
                 alt = attributes.get("alt") or ""
                 assert alt and not alt.endswith((".png", ".svg")), (

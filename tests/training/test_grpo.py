@@ -46,8 +46,8 @@ def sampled(model, rows=4, temperature=0.6, seed=0, cap=12):
     )
 
 
-def test_re_scored_is_what_was_kept_while_sampling(model):
-    """Case 27: without an update between, the ratio is 1 within 1e-4 on every completion token."""
+def test_logprobs_scored_again_are_those_kept_while_sampling(model):
+    """Without an update between, the ratio is 1 within 1e-4 on every completion token."""
     kinds = set()
     for seed in range(count(3, 40)):
         requests = sampled(model, seed=seed)
@@ -99,7 +99,8 @@ def slow_loss(model, answers, how, clip_ratio, kl, reference, cap, temperature):
 
 @pytest.mark.parametrize("how", ["token", "sequence", "fixed"])
 def test_gradients_are_those_of_one_big_batch(model, how):
-    """And those of the slow path: ragged rows, micro-batches of 1, 3 and all, some ratios clipped."""
+    """And those of the slow path: ragged rows, micro-batches of 1, 3 and all, some ratios
+    clipped."""
     reference = model
     learner = type(model)(model.config)
     learner.load_state_dict(model.state_dict())

@@ -40,7 +40,7 @@ def test_advantages_are_a_group_s_own():
 
 
 def test_the_mask_ends_with_the_first_stop_id():
-    """Case 25: ends in one stop id, in the other, in neither; the pad is itself a stop id."""
+    """Ends in one stop id, in the other, in neither; the pad is itself a stop id."""
     ids = torch.tensor(
         [
             [5, 6, IM_END, END_OF_TEXT, END_OF_TEXT, END_OF_TEXT],
@@ -77,7 +77,8 @@ def test_the_divergence_by_hand():
 
 @pytest.mark.parametrize("apart", [21.0, 89.0, 800.0, 1e4])
 def test_no_distance_overflows(apart):
-    """Neither the divergence nor the clipped loss, nor their gradients, nor those gradients' norm."""
+    """Neither the divergence nor the clipped loss, nor their gradients, nor those gradients'
+    norm."""
     for frozen, ours in ((-1.0, -1.0 - apart), (-1.0 - apart, -1.0)):
         logprobs = torch.full((1, 1000), ours, requires_grad=True)
         reference = torch.full((1, 1000), frozen)
@@ -110,7 +111,7 @@ def test_three_averages_by_hand():
 
 
 def test_micro_batches_add_up():
-    """Case 31: 1 token with loss 4 and 3 tokens with loss 0 have the mean 1, not 2."""
+    """1 token with loss 4 and 3 tokens with loss 0 have the mean 1, not 2."""
     first = average(torch.tensor([[4.0]]), torch.tensor([[True]]), "token", tokens=4)
     second = average(torch.zeros(1, 3), torch.ones(1, 3, dtype=torch.bool), "token", tokens=4)
     assert (first + second).item() == 1.0

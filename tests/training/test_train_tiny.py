@@ -2,7 +2,6 @@
 from the same seed."""
 
 import random
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
+import train_tiny  # noqa: E402
 from tiny_tokenizer import PAD, train_tokenizer  # noqa: E402
 from tiny_traces import Dials, completion  # noqa: E402
 from tiny_training import TOKENS_A_BATCH, batches, rows, tensors, train  # noqa: E402
@@ -107,10 +107,11 @@ def test_same_seed_same_weights(tokenizer):
         (["tiny", "--out", "{folder}"], "holds no checkpoint"),
     ],
 )
-def test_wrong_arguments(tmp_path, arguments, message):
+def test_wrong_arguments(tmp_path, arguments, message, monkeypatch, capsys):
     arguments = [argument.format(folder=tmp_path) for argument in arguments]
-    run = subprocess.run(
-        [sys.executable, SCRIPTS / "train_tiny.py", *arguments], capture_output=True, text=True
-    )
-    assert run.returncode == 2 and message in run.stderr and "Traceback" not in run.stderr
+    monkeypatch.setattr(sys, "argv", ["train_tiny.py", *arguments])
+    with pytest.raises(SystemExit) as end:
+        train_tiny.main()
+    err = capsys.readouterr().err
+    assert end.value.code == 2 and message in err and "Traceback" not in err
     assert not list(tmp_path.iterdir())

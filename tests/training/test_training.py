@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from forks import Forked, command
+from forks import Forked, run_command
 from helpers import FAMILIES, count, difference, random_prompts, rectangle
 from small_checkpoint import write_small_checkpoint
 
@@ -80,9 +80,9 @@ def test_no_more_logits_than_a_piece_are_ever_held(dense, monkeypatch):
     assert sizes == [12, 12, 6]
 
 
-def test_a_model_that_knows_what_comes_next():
-    """Case 28: all its mass is on id + 1, so prompt [1] and completion [2, 3, 4] have
-    log-probabilities 0."""
+def test_a_model_that_is_sure_of_the_next_id_has_logprobs_of_0():
+    """All its mass is on id + 1, so prompt [1] and completion [2, 3, 4] have log-probabilities
+    0."""
 
     class Next(SimpleNamespace):
         def __call__(self, input_ids, attention_mask, hidden_only):
@@ -373,7 +373,7 @@ def grpo(folder, **options) -> Forked:
     """The command, begun in a process of its own."""
     arguments = ["grpo", "--model", "tiny-base", "--output", folder, *COMMAND.split()]
     streams = (None, folder.with_name("said"), folder.with_name("told"))
-    return Forked(command, *arguments, folder=folder, streams=streams, **options)
+    return Forked(run_command, *arguments, folder=folder, streams=streams, **options)
 
 
 def written(folder):
