@@ -57,7 +57,7 @@ class Watch:
             color_scheme=theme,
             java_script_enabled=scripts,
         )
-        self.context.set_default_timeout(20_000)
+        self.context.set_default_timeout(120_000)
         self.outside, self.errors = [], []
         self.address = address
         self.context.route("**/*", self._let_through)

@@ -497,7 +497,7 @@ def test_the_installed_command_and_ctrl_c(model, tmp_path):
             break
     process.stderr.read(20)  # the progress bar has begun
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 130 and out == ""
     assert err.splitlines()[-1] == "qwenlab: interrupted" and "Traceback" not in err
     assert [path.name for path in tmp_path.iterdir()] == ["p.txt"]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from helpers import hear_ctrl_c
 from small_checkpoint import write_small_checkpoint
@@ -58,12 +59,19 @@ class Terminal:
 
     def until(self, text: str) -> str:
         """What is shown up to and including `text`."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while text.encode() not in self.shown:
             assert time.monotonic() < deadline, f"{text!r} never came after {self.shown!r}"
             self.read()
         before, _, self.shown = self.shown.partition(text.encode())
         return before.decode("utf-8", errors="replace").replace("\r\n", "\n") + text
+
+    def until_it_waits(self) -> None:
+        """Python's input() overlooks a signal between showing what was typed and waiting for
+        more."""
+        process = psutil.Process(self.process.pid)
+        while process.status() != psutil.STATUS_SLEEPING:
+            time.sleep(0.01)
 
     def read(self) -> bool:
         if not select.select([self.keys], [], [], 0.2)[0]:
@@ -80,11 +88,11 @@ class Terminal:
 
     def end(self) -> int:
         """The exit status, after everything was shown."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while self.read():
             assert time.monotonic() < deadline, f"it never ended after {self.shown!r}"
         os.close(self.keys)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=300)
 
 
 @pytest.fixture
@@ -231,9 +239,7 @@ def test_ctrl_c_ends_the_answer_then_the_talk(at_terminal, endless):
         assert "\x1b[2m" not in screen.until("\n> ")
     screen.press("half a line")
     screen.until("half a line")
-    time.sleep(
-        0.1
-    )  # Python's input() overlooks a signal between showing what was typed and waiting for more
+    screen.until_it_waits()
     screen.press("\x03")
     assert screen.end() == 0
     assert not re.search(b"Traceback|Error|interrupted", screen.shown)
@@ -256,7 +262,7 @@ def test_ctrl_c_ends_a_pipe(endless):
     process.stdin.flush()
     assert len(process.stdout.read(20)) == 20  # shown as it comes
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert (
         process.returncode == 130
         and err.splitlines()[-1] == b"qwenlab: interrupted"

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -222,12 +221,11 @@ def test_pairs_of_each_kind(kind, rows):
 
 
 @pytest.mark.parametrize("junk", JUNK, ids=lambda junk: repr(junk)[:20])
-def test_junk_is_wrong_before_any_time_is_up(junk, monkeypatch):
-    monkeypatch.setattr(symbolic, "LIMIT", 60.0)
-    monkeypatch.setattr(symbolic.Budget.__init__, "__defaults__", (60.0,))
+def test_junk_is_wrong_before_any_time_is_up(junk, allow_seconds):
+    allow_seconds(600.0)
     started = time.perf_counter()
     assert grade(junk, "2") is False
-    assert time.perf_counter() - started < 30
+    assert time.perf_counter() - started < 300
     assert grade(junk, "") is False and grade("", junk) is False
 
 
@@ -243,13 +241,15 @@ def test_brackets_and_names_that_are_no_choices():
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_hostile_answers_are_wrong_when_their_time_is_up_in_any_thread(hostile):
-    """Without a limit each would go on for minutes at least."""
+def test_hostile_answers_are_wrong_when_their_time_is_up_in_any_thread(hostile, allow_seconds):
+    """Without a limit each would go on for many minutes."""
     started = time.perf_counter()
+    allow_seconds(1.0)
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(grade, hostile, "2").result() is False
+    allow_seconds(60.0)
     assert grade(r"\sqrt{9}", "3") is True  # the next one doesn't wait for it
-    assert time.perf_counter() - started < 60
+    assert time.perf_counter() - started < 300
 
 
 def test_eight_threads_at_once():
@@ -314,13 +314,15 @@ def worker():
     worker.stop()
 
 
-def test_the_worker_is_one_process_and_its_child(worker):
+def test_the_worker_is_one_process_and_its_child(worker, allow_seconds):
     before = family(worker.process.pid)
     assert len(before) == 2
     for n in range(20):
         assert worker.equal(f"{n}x+1", f"1+{n}x")
     assert family(worker.process.pid) == before
+    allow_seconds(1.0)
     assert worker.equal("2^{2^{2^{2^{2^{2}}}}}", "2") is False
+    allow_seconds(60.0)
     assert worker.equal("x+1", "1+x")
     after = family(worker.process.pid)
     assert after[0] == before[0] and len(after) == 2 and after[1] != before[1]
@@ -339,25 +341,29 @@ def test_a_killed_worker_comes_back(worker, which):
 
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGSTOP")
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_hung_worker_is_replaced(worker, which):
+def test_a_hung_worker_is_replaced(worker, which, allow_seconds):
     hung = family(worker.process.pid)
     hung[which].send_signal(signal.SIGSTOP)
     if which == 0:  # its parent restarts the child, so both must hang
         hung[1].send_signal(signal.SIGSTOP)
+    allow_seconds(1.0, late=0.5)
     assert worker.equal("x+1", "1+x") is False
+    allow_seconds(60.0)
     assert worker.equal("x+1", "1+x") is True
     assert gone(hung)
 
 
-def test_memory_is_back_to_rest(worker):
+def test_memory_is_back_to_rest(worker, allow_seconds):
     def held():
         return sum(process.memory_info().rss for process in family(worker.process.pid))
 
     rest = held()
     for n in range(count(100, 1000)):
         worker.equal(f"{n}\\sqrt{{{n + 2}}}", f"\\sqrt{{{n}^2\\cdot {n + 2}}}")
+    allow_seconds(1.0)
     for hostile in HOSTILE:
         worker.equal(hostile, "2")
+    allow_seconds(60.0)
     assert worker.equal("x+1", "1+x")
     assert held() < rest + 100e6
 
@@ -368,10 +374,10 @@ def test_a_child_that_has_grown_makes_room_for_another():
     assert program != source
     run = subprocess.run(
         [sys.executable, "-P", "-c", program],
-        input='[1.0, "1", "1+0"]\n[1.0, "1", "2+0"]\n[1.0, "x", "x"]\n',
+        input='[60.0, "1", "1+0"]\n[60.0, "1", "2+0"]\n[60.0, "x", "x"]\n',
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     # The first child had read all three lines: the next one finds none left, and ends as at any end
     # of stdin.
@@ -399,7 +405,7 @@ print(WORKER.process.pid, flush=True)
     parent = run_script(tmp_path, script, stdin=subprocess.PIPE)
     processes = family(int(parent.stdout.readline()))
     assert len(processes) == 2
-    time.sleep(0.3)
+    time.sleep(0.3)  # as a rule the comparison is under way by then; it ends either way
     parent.kill()
     parent.communicate()
     assert gone(processes)
@@ -420,23 +426,16 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert all(answers) and WORKER.process.pid == mine
 print("sympy" in sys.modules, mine)
 """
-    out, _ = run_script(tmp_path, script).communicate(timeout=60)
+    out, _ = run_script(tmp_path, script).communicate(timeout=300)
     said, pid = out.split()
     assert said == "False" and gone(family(int(pid)))
 
 
 def test_ctrl_c_does_not_shift_the_replies(worker, monkeypatch):
-    monkeypatch.setattr(symbolic, "LIMIT", 60.0)  # so that Ctrl-C comes before the time is up
-    main = threading.main_thread().ident
-    timer = threading.Timer(0.3, signal.pthread_kill, [main, signal.SIGINT])
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
+    with monkeypatch.context() as patch:  # it is pressed between question and reply
+        patch.setattr(worker, "line", lambda seconds: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
-            timer.start()
-            worker.equal("2^{2^{2^{2^{2^{2}}}}}", "2", symbolic.Budget(60.0))
-    finally:
-        timer.join()
-        signal.signal(signal.SIGINT, before)
+            worker.equal("x+1", "2+x")
     assert worker.equal("x+1", "1+x") is True
 
 
