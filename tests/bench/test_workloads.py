@@ -25,7 +25,7 @@ def test_both_ways_do_the_same_work(task):
     single, batched = (work(task=task, batch=batch, **COMMON) for batch in (1, 4))
     assert single["tokens"] == batched["tokens"] > 8
     for told in (single, batched):
-        assert 0 < told["seconds"] < 60 and 2**26 < told["loaded"] <= told["memory"] < 2**33
+        assert 0 < told["seconds"] and 2**26 < told["loaded"] <= told["memory"] < 2**33
         assert told["dtype"] == "float32" and "thread" in told["machine"]
 
 

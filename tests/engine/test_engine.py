@@ -168,7 +168,7 @@ def test_a_long_prompt_does_not_stall_the_others(model):
     assert engine.stats.mixed_seconds > 0 and engine.stats.prefill_tokens == 62
 
 
-def test_case_16_one_joins_as_the_last_leaves(model):
+def test_one_joins_as_the_last_leaves(model):
     """No crash, and no pass over 0 rows."""
     sizes = []
     hook = model.model.register_forward_hook(lambda module, args, out: sizes.append(out.shape[0]))
@@ -188,7 +188,7 @@ def test_case_16_one_joins_as_the_last_leaves(model):
     check_empty(engine)
 
 
-def test_case_18_a_slot_that_is_used_again_is_clean(model):
+def test_a_slot_that_is_used_again_is_clean(model):
     engine = qwenlab.Engine(model, slots=1)
     asked = [
         engine.submit(prompt, max_new_tokens=6, stop=())
@@ -199,7 +199,7 @@ def test_case_18_a_slot_that_is_used_again_is_clean(model):
     assert asked[0].logprobs == asked[2].logprobs
 
 
-def test_case_19_what_can_never_fit_is_refused_at_once(model):
+def test_what_can_never_fit_is_refused_at_once(model):
     engine = qwenlab.Engine(model, token_budget=64)
     fits = engine.submit(list(range(63)), stop=())
     for length in (64, 65, 500):

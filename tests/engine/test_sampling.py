@@ -73,7 +73,7 @@ def test_top_p_ends_with_the_id_that_reaches_it():
         )
 
 
-def test_case_20_in_bfloat16():
+def test_the_most_probable_id_is_sampled_at_the_limits_also_from_bfloat16():
     logits = torch.tensor([[10, 0, 0]], dtype=torch.bfloat16).float()
     for options in ({"top_p": 1e-4}, {"top_p": 0.0}):
         assert sample(logits, [request(temperature=1.0, **options)]).tolist() == [0]
@@ -88,7 +88,8 @@ def test_case_20_in_bfloat16():
     assert {int(sample(tied, [request(i, temperature=1.0, top_p=0.0)])) for i in range(20)} == {1}
 
 
-def test_case_21_the_penalty():
+def test_the_penalty_divides_positive_and_multiplies_negative_logits():
+    """Of ids that the row has seen; where none is asked for, nothing is copied."""
     logits = torch.tensor([[2.0, -2.0, 5.0]])
     assert penalise(logits, [request(prompt=[0, 1], repetition_penalty=2.0)]).tolist() == [
         [1.0, -4.0, 5.0]
