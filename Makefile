@@ -16,8 +16,8 @@ OMP_WAIT_POLICY ?= PASSIVE
 export OMP_WAIT_POLICY
 
 # Tests run in as many processes as there are cores (at most four), each with one thread. A file stays in
-# one of them, but for those whose tests share nothing (tests/conftest.py).
-TESTS := OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n auto --maxprocesses 4 --dist loadgroup
+# one of them, but for those whose tests share nothing, and the longest come first (tests/conftest.py).
+TESTS := OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help book test test-all lab read repository clean distclean

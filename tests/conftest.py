@@ -30,6 +30,13 @@ THREADS = torch.get_num_threads()
 # Files whose tests share nothing and take long: with `--dist loadgroup` each test goes to whatever
 # process is idle.
 APART = ("test_lessons.py", "test_live.py")
+# The longest files, half a minute each or more. They come first, so that no process ends alone.
+LONGEST = ("test_browser.py", *APART, "test_lesson_12.py", "test_grading.py", "test_site.py")
+
+
+def place_in_line(item) -> int:
+    name = item.path.name
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
 def pytest_collection_modifyitems(items):
@@ -39,9 +46,7 @@ def pytest_collection_modifyitems(items):
         )
         if not FULL and item.get_closest_marker("full"):
             item.add_marker(pytest.mark.skip(reason="full count only: make test-all"))
-    items.sort(
-        key=lambda item: item.path.name not in APART
-    )  # the longest first, so that no process ends alone
+    items.sort(key=place_in_line)
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 import json
 import random
 import re
-import subprocess
 import sys
 from dataclasses import asdict
 
@@ -326,14 +325,6 @@ def test_this_machine_is_measured():
 
 
 # --- the package ---
-
-
-def test_bench_is_light():
-    program = "import sys; from qwenlab import bench; bench.sweep; print(*sys.modules)"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    loaded = run.stdout.split()
-    assert not {"transformers", "matplotlib", "ipywidgets", "pandas"} & set(loaded)
 
 
 def test_what_bench_offers_are_functions_and_classes():

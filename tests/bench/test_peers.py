@@ -3,7 +3,7 @@ whatever is wrong."""
 
 import json
 import re
-import subprocess
+import runpy
 import sys
 from dataclasses import asdict
 
@@ -305,11 +305,13 @@ def test_help_names_every_option(run):
         assert f"--{name} " in out
 
 
-def test_the_old_command_names_the_new_one():
-    command = [sys.executable, "-m", "qwenlab.bench", "peers", "--model", "tiny"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
+def test_the_old_command_names_the_new_one(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["qwenlab.bench", "peers", "--model", "tiny"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("qwenlab.bench", run_name="__main__")
+    out, err = capsys.readouterr()
+    assert (end.value.code, out) == (2, "")
+    (line,) = err.splitlines()
     assert line.startswith("qwenlab: ") and "`qwenlab peers`" in line
 
 

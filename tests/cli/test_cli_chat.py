@@ -4,14 +4,12 @@ import io
 import os
 import re
 import select
-import signal
-import subprocess
 import sys
 import time
 
 import psutil
 import pytest
-from helpers import hear_ctrl_c
+from forks import Forked, run_command
 from small_checkpoint import write_small_checkpoint
 
 import qwenlab
@@ -37,24 +35,33 @@ def piped(capsys, monkeypatch):
     return run
 
 
+def chat_at(terminal, *arguments):
+    """The command with a terminal for itself: the first that a new session opens is its own."""
+    os.setsid()
+    opened = os.open(terminal, os.O_RDWR)
+    for number in range(3):
+        os.dup2(opened, number)
+    sys.stdin = open(0, closefd=False)
+    sys.stdout = open(1, "w", closefd=False)
+    sys.stderr = open(2, "w", closefd=False)
+    main(["chat", *map(str, arguments)])
+
+
 class Terminal:
     """The command at a terminal of its own, so that Ctrl-C is a key."""
 
-    def __init__(self, *arguments, **variables):
-        import fcntl
-        import termios
-
+    def __init__(self, folder, *arguments, **variables):
         self.keys, screen = pty.openpty()
         self.shown = b""
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "qwenlab", "chat", *map(str, arguments)],
-            stdin=screen,
-            stdout=screen,
-            stderr=screen,
-            start_new_session=True,
-            preexec_fn=lambda: (hear_ctrl_c(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),
-            env={**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb", **variables},
-        )
+        variables = {"TERM": "dumb", "NO_COLOR": None} | variables
+        place = (os.ttyname(screen), *arguments)
+        self.process = Forked(chat_at, *place, folder=folder, variables=variables).process
+        self.until_it_begins(screen)
+
+    def until_it_begins(self, screen: int) -> None:
+        """Our end of its terminal stays open until it has opened its own, or it would hang up."""
+        while not self.shown and self.process.is_alive():
+            self.read()
         os.close(screen)
 
     def until(self, text: str) -> str:
@@ -75,7 +82,7 @@ class Terminal:
 
     def read(self) -> bool:
         if not select.select([self.keys], [], [], 0.2)[0]:
-            return self.process.poll() is None
+            return self.process.is_alive()
         try:
             new = os.read(self.keys, 65536)
         except OSError:  # Linux's way to say that nobody is left on the other side
@@ -92,22 +99,22 @@ class Terminal:
         while self.read():
             assert time.monotonic() < deadline, f"it never ended after {self.shown!r}"
         os.close(self.keys)
-        return self.process.wait(timeout=300)
+        self.process.join()
+        return self.process.exitcode
 
 
 @pytest.fixture
-def at_terminal():
+def at_terminal(tmp_path):
     opened = []
 
     def start(*arguments, **variables):
-        opened.append(Terminal(*arguments, **variables))
+        opened.append(Terminal(tmp_path / "terminal", *arguments, **variables))
         return opened[-1]
 
     yield start
     for screen in opened:
-        if screen.process.poll() is None:
-            screen.process.kill()
-            screen.process.wait()
+        screen.process.kill()
+        screen.process.join()
 
 
 @pytest.fixture
@@ -245,29 +252,19 @@ def test_ctrl_c_ends_the_answer_then_the_talk(at_terminal, endless):
     assert not re.search(b"Traceback|Error|interrupted", screen.shown)
 
 
-def test_ctrl_c_ends_a_pipe(endless):
-    command = [
-        sys.executable,
-        "-m",
-        "qwenlab",
-        "chat",
-        "--model",
-        str(endless),
-        "--max-new-tokens",
-        "900000",
-    ]
-    pipes = {stream: subprocess.PIPE for stream in ("stdin", "stdout", "stderr")}
-    process = subprocess.Popen(command, preexec_fn=hear_ctrl_c, **pipes)
-    process.stdin.write(b"a\nb\n")
-    process.stdin.flush()
-    assert len(process.stdout.read(20)) == 20  # shown as it comes
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=300)
-    assert (
-        process.returncode == 130
-        and err.splitlines()[-1] == b"qwenlab: interrupted"
-        and b"Traceback" not in err
-    )
+def test_ctrl_c_ends_a_pipe(endless, tmp_path):
+    pipe, out, err = (tmp_path / name for name in ("pipe", "out", "err"))
+    os.mkfifo(pipe)
+    arguments = ["chat", "--model", endless, "--max-new-tokens", "900000"]
+    run = Forked(run_command, *arguments, folder=tmp_path / "run", streams=(pipe, out, err))
+    with open(pipe, "w") as stdin:
+        stdin.write("a\nb\n")
+        stdin.flush()
+        run.wait_until(lambda: out.stat().st_size >= 20)  # shown as it comes
+        run.interrupt()
+        assert run.end() == 130
+    said = err.read_text()
+    assert said.splitlines()[-1] == "qwenlab: interrupted" and "Traceback" not in said
 
 
 def test_thinking_that_the_template_opened_is_dim_from_the_start(capsys, tmp_path):

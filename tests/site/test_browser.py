@@ -173,6 +173,8 @@ def test_the_widget_answers_the_keyboard_and_the_mouse(lesson, theme):
     assert watch.errors == [] and watch.outside == []
 
 
+# Lessons whose numbers are worked out from hundreds of answers.
+SLOW = ("11-evaluation", "12-self-consistency")
 COUNTS = """(widget) => [...widget.querySelectorAll(".qwl-controls > *")].map((control) => {
   const range = control.querySelector("input[type=range]");
   return range ? Number(range.max) + 1 : control.querySelector("input[type=checkbox]") ? 2
@@ -198,10 +200,12 @@ SET = """(widget, state) => {
 def test_every_state_of_every_widget_has_its_own_right_picture(lesson):
     """Own: no two states look alike. Right: as widget_numbers.py works it out, where it does.
 
-    Below full count twelve states a widget; the lessons' own tests look at the page of every state.
+    Below full count twelve states a widget, and only what is quickly worked out; the lessons' own
+    tests look at the page of every state.
     """
     name, watch = lesson
-    expected = EXPECTED.get(Path(name).stem, [])
+    stem = Path(name).stem
+    expected = EXPECTED.get(stem, []) if FULL or stem not in SLOW else []
     for number, widget in enumerate(widgets(watch.page)):
         seen = {}
         states = list(itertools.product(*map(range, widget.evaluate(COUNTS))))
