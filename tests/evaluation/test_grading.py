@@ -315,7 +315,9 @@ def one_worker():
 
 @pytest.fixture
 def worker(one_worker, allow_seconds):
-    """Ready to compare, whatever the last test did to it."""
+    """A process and its child, ready to compare, whatever the last test did to them."""
+    if one_worker.process is not None and len(family(one_worker.process.pid)) < 2:
+        one_worker.stop()
     assert one_worker.equal("x+1", "1+x")
     return one_worker
 
