@@ -202,7 +202,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, output):
     arguments = ["evaluate", *TINY, "--batch-size", "4", *output]
     out, err, records = tmp_path / "out", tmp_path / "err", tmp_path / "run" / "records.jsonl"
     run = Forked(run_command, *arguments, folder=tmp_path, streams=(None, out, err), cwd=tmp_path)
-    run.wait_until(lambda: "1000 problems\n" in err.read_text())
+    run.wait_until(lambda: "1000 problems" in err.read_text())
     run.wait_until(lambda: records.exists() or not output)
     run.interrupt()
     assert run.end() == 130 and out.read_text() == ""
