@@ -2,12 +2,15 @@
 line for errors."""
 
 import json
+import sys
+from subprocess import CompletedProcess
 
 import pytest
+from forks import Forked
 
-from qwenlab.bench import compare_workloads
+from qwenlab.bench import compare_workloads, workloads
 from qwenlab.bench.timing import Spread
-from qwenlab.bench.workloads import PUBLISHED, Comparison, Run, work
+from qwenlab.bench.workloads import PUBLISHED, Comparison, Run, tell, work
 from qwenlab.cli.main import main
 
 COMMON = {
@@ -56,6 +59,24 @@ def test_the_table_has_ours_beside_the_published_rows():
     )
 
 
+def tell_of(asked):
+    sys.argv = ["-c", asked]
+    tell()
+
+
+@pytest.fixture
+def forked(monkeypatch, tmp_path):
+    """Runs begin in forks, which need no imports."""
+
+    def run(command, env, **_):
+        out, err = tmp_path / "out", tmp_path / "err"
+        process = Forked(tell_of, command[-1], folder=tmp_path / "run", streams=(None, out, err))
+        status = process.end()
+        return CompletedProcess(command, status, out.read_text(), err.read_text())
+
+    monkeypatch.setattr(workloads.subprocess, "run", run)
+
+
 def run(capsys, *options):
     with pytest.raises(SystemExit) as end:
         main(["table", *options])
@@ -102,11 +123,11 @@ def test_the_command_prints_a_table_and_a_line_of_json(capsys):
         ),
     ],
 )
-def test_wrong_options_are_one_line(capsys, options, said):
+def test_wrong_options_are_one_line(capsys, options, said, forked):
     status, out, err = run(capsys, "--model", "tiny", *options)
     assert status == 2 and out == "" and f"qwenlab: {said}" in err.splitlines()[-1]
 
 
-def test_a_model_that_is_not_there_is_one_line():
+def test_a_model_that_is_not_there_is_one_line(forked):
     with pytest.raises(ValueError, match="evaluation at batch 1: no checkpoint 'nope'"):
         compare_workloads("nope", tasks=["evaluation"])

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import count, difference
+from helpers import FULL, count, difference
 
 import qwenlab
 from qwenlab.evaluation.problems import BOXED, load_problems
@@ -185,7 +185,7 @@ def test_batches_are_of_one_length_and_in_random_order():
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory):
     model, tokenizer = qwenlab.load("tiny", device="cpu")
-    problems = load_problems("tiny-train", limit=count(300, 1000))
+    problems = load_problems("tiny-train", limit=count(200, 1000))
     return make_traces(
         model, tokenizer, problems, tmp_path_factory.mktemp("t") / "run", max_new_tokens=128
     )
@@ -206,12 +206,14 @@ def equal(a, b):
 @pytest.mark.parametrize("taught", ["by traces", "by logits"])
 def test_a_few_steps_lower_the_held_out_loss(traces, taught, tmp_path):
     model, tokenizer = student()
-    options, share = {"epochs": 2, "lr": 6e-4, "batch_size": 16, "folder": tmp_path / "run"}, 0.9
+    options = {"epochs": 2, "lr": 6e-4, "batch_size": 16, "folder": tmp_path / "run"}
+    share = 0.9  # of the loss at first
     if taught == "by logits":  # with words in the prompt that both have never seen
         traces = [
             replace(trace, problem=replace(trace.problem, instruction=BOXED)) for trace in traces
         ]
-        options, share = options | {"teacher": qwenlab.load("tiny", device="cpu")}, 0.6
+        options["teacher"] = qwenlab.load("tiny", device="cpu")
+        share = 0.6 if FULL else 0.75
     run = distill(model, tokenizer, traces, **options)
     steps = len(run.metrics)
     assert list(run.losses) == [0, steps] and run.losses[steps] < share * run.losses[0]
