@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from helpers import gone
 
 import qwenlab
 
@@ -132,7 +133,7 @@ def test_a_comparison_that_does_not_end_is_ended_when_nobody_is_left_to_do_it(to
     except psutil.NoSuchProcess:
         return
     try:
-        assert psutil.wait_procs([orphan], timeout=300)[1] == []
+        assert gone([orphan])
     finally:
         if orphan.is_running():
             orphan.kill()  # it would take all memory

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from helpers import count
+from helpers import count, gone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -294,16 +294,6 @@ def family(pid: int) -> list[psutil.Process]:
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
     return []
-
-
-def gone(processes) -> bool:
-    """Whether all end, however long that takes; one that only waits to be asked for its status has
-    ended."""
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            while process.status() != psutil.STATUS_ZOMBIE:
-                time.sleep(0.01)
-    return True
 
 
 @pytest.fixture(scope="module")
