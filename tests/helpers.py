@@ -4,7 +4,11 @@ import os
 import random
 import re
 import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
 
+import psutil
 import torch
 
 from qwenlab.fast import optimize
@@ -138,3 +142,16 @@ def hear_ctrl_c():
     """For a process that a test starts: a shell's background jobs ignore Ctrl-C, and so would all
     that they start."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def gone(processes: Iterable[psutil.Process]) -> bool:
+    """Whether all end, within as many minutes as a busy machine may need; one that only waits to be
+    asked for its status has ended."""
+    deadline = time.monotonic() + 300
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            while process.status() != psutil.STATUS_ZOMBIE:
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(0.01)
+    return True

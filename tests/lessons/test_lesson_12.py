@@ -81,15 +81,21 @@ def test_some_votes_are_wrong_though_samples_are_right(lesson, capsys):
     assert [int(number) for number in numbers(r"problem (\d+):", said)] == lost != []
 
 
-def test_sixteen_at_once_is_faster_than_one_by_one(lesson, capsys):
+def test_sixteen_at_once_take_a_fraction_of_the_steps_of_one_by_one(lesson, capsys):
     said = lesson.say("measure-cells", capsys, ("REPEATS = 3", "REPEATS = 1"))
-    times, seconds = numbers(r"([\d.]+) times", said)
-    assert times > 2 and seconds < 16
+    one_by_one, one, _, at_once, _ = numbers(r"(\d+) tokens", said)
+    assert one_by_one == at_once > 12 * one  # the same answers
+    sample, problems = lesson.names["sample"], lesson.names["problems"]
+    runs = [sample(problems[1:2], 16, 1.0, strategy=how)[1] for how in ("sequential", "continuous")]
+    apart, together = (len(run.steps) for run in runs)
+    assert apart > 8 * together
 
 
 def test_in_a_full_batch_sixteen_samples_cost_several_times_as_much(lesson, capsys):
-    times, tokens = numbers(r"([\d.]+) times the", lesson.say("loses-full", capsys))
-    assert times > 4 and 12 < tokens < 20
+    _, tokens = numbers(r"([\d.]+) times the", lesson.say("loses-full", capsys))
+    assert 12 < tokens < 20
+    once = lesson.names["sample"](lesson.names["problems"], 1, temperature=1.0)[1]
+    assert len(lesson.names["full"].steps) > 4 * len(once.steps)
 
 
 BREAKS = {

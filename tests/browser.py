@@ -1,0 +1,99 @@
+"""A real browser that sees the built site and nothing else."""
+
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from site_files import CHROMIUM, SITE, built_pages, missing
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+DESK = 1280  # widths of windows
+TELEPHONE = 390
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture(scope="module")
+def address():
+    """The site on 127.0.0.1, as `http://127.0.0.1:port/`."""
+    built_pages()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(SITE)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    if CHROMIUM is None:
+        missing("no Chromium found: install it, or name it in QWENLAB_CHROMIUM")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Watch:
+    """A tab that lets only the site through and keeps what went wrong."""
+
+    def __init__(self, browser, address, width=DESK, theme="light", scripts=True):
+        self.context = browser.new_context(
+            viewport={"width": width, "height": 900},
+            color_scheme=theme,
+            java_script_enabled=scripts,
+        )
+        self.context.set_default_timeout(120_000)
+        self.outside, self.errors = [], []
+        self.address = address
+        self.context.route("**/*", self._let_through)
+        self.page = self.context.new_page()
+        self.page.on(
+            "console",
+            lambda m: self.errors.append(m.text) if m.type in ("error", "warning") else None,
+        )
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on(
+            "response",
+            lambda r: self.errors.append(f"{r.status} {r.url}") if r.status >= 400 else None,
+        )
+
+    def _let_through(self, route):
+        if route.request.url.startswith((self.address, "data:")):
+            route.continue_()
+        else:
+            self.outside.append(route.request.url)
+            route.abort()
+
+    def open(self, name):
+        self.page.goto(self.address + name, wait_until="networkidle")
+        return self.page
+
+    def look(self, width, theme):
+        """Changes the window, as when a reader turns the telephone or the evening comes."""
+        self.page.set_viewport_size({"width": width, "height": 900})
+        self.page.emulate_media(color_scheme=theme)
+        self.page.wait_for_function(
+            "(theme) => [theme, undefined].includes(document.documentElement.dataset.theme)",
+            arg=theme,
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.context.close()
