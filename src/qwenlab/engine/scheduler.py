@@ -16,7 +16,7 @@ from qwenlab.engine.prefix import (
     leave_all,
     leave_read,
     longest_saved,
-    prefixes_being_read,
+    unread,
 )
 from qwenlab.engine.request import Request
 from qwenlab.engine.slots import assign_slots, pin_slots
@@ -203,7 +203,10 @@ class Scheduler:
         held_back = []
         sampled = [request for request, _ in self.decoding]
         prefilling = self.running[len(self.decoding) :]
-        being_read = prefixes_being_read(prefilling)
+        being_read: set[Prefix] = set()
+        for request in prefilling:
+            if request.num_computed_tokens > 0:
+                being_read.update(request.prefixes)
         for request in prefilling:
             if request.finish_reason is not None:  # cancelled before it had read its prompt
                 continue
@@ -216,7 +219,7 @@ class Scheduler:
                 if prefix is not None:
                     copies.append(Copy(prefix, request.slot))
                     start = prefix.length
-            being_read.update(request.prefixes)
+            being_read.update(unread(request, start))
             end = self.prefill_end(request, start)
             prefill.append(Prefill(request, request.slot, start, end))
             if end == request.num_tokens:
