@@ -627,7 +627,7 @@ class Products(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(("kernel", "rows"), [("turned", 6), ("shared", 10)])
+@pytest.mark.parametrize(("kernel", "rows"), [("transposed", 6), ("shared", 10)])
 def test_a_kernel_chosen_on_the_cpu_is_not_taken_elsewhere(tmp_path, monkeypatch, kernel, rows):
     """There F.linear computes, the rows first. The device without numbers stands for a GPU."""
     sizes = {"hidden_size": 40, "intermediate_size": 56, "num_hidden_layers": 1}  # no other test's
@@ -644,7 +644,7 @@ def test_a_kernel_chosen_on_the_cpu_is_not_taken_elsewhere(tmp_path, monkeypatch
 
 
 def test_the_kernel_that_is_forced_is_for_the_cpu_only(tmp_path, monkeypatch):
-    monkeypatch.setenv("QWENLAB_LINEAR", "turned")
+    monkeypatch.setenv("QWENLAB_LINEAR", "transposed")
     model, _ = qwenlab.load(write_small_checkpoint(tmp_path / "small"), device="cpu")
     with torch.no_grad(), Products() as products:
         model.to("meta")(torch.full((7, 1), 3))
