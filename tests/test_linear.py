@@ -1,6 +1,7 @@
 """Kernels for a few rows: all give the same, the quickest is kept, and the choice can be forced and
 told."""
 
+import os
 import time
 
 import pytest
@@ -109,6 +110,34 @@ def test_rows_between_two_numbers_count_as_the_next_and_one_or_many_are_not_meas
     linear.choose(5, weight)
     linear.choose(200, weight)
     assert [what.split(",")[0] for what in linear.chosen] == ["8 rows", "64 rows"]
+
+
+@torch.no_grad()
+def test_what_is_remembered_does_not_grow_with_the_lengths_of_prompts():
+    weight = torch.ones(6, 8)
+    for rows in range(1, 400):
+        linear.product(torch.ones(rows, 8), weight)
+    assert len(linear.known) <= len(linear.STEPS) + 1
+
+
+@torch.no_grad()
+def test_forced_for_a_while_leaves_no_trace(kernels, monkeypatch):
+    calls = kernels(linear=0.1, transposed=0.1)
+    monkeypatch.setattr(linear, "choose", lambda rows, weight: "transposed")
+    before = dict(os.environ)
+    for name in ("linear", "transposed"):
+        with linear.forced_to(name):
+            linear.product(torch.ones(4, 8), torch.ones(6, 8))
+            assert calls[-1] == linear.forced() == name
+    assert dict(os.environ) == before and linear.forced() is None and not linear.known
+
+
+def test_a_product_that_needs_a_gradient_has_one(kernels):
+    """By F.linear, whatever was chosen."""
+    calls = kernels(linear=0.1, transposed=0.1)
+    x, weight = torch.ones(4, 8), torch.ones(6, 8, requires_grad=True)
+    linear.product(x, weight).sum().backward()
+    assert torch.equal(weight.grad, torch.full((6, 8), 4.0)) and not calls
 
 
 def test_one_kernel_can_be_forced(monkeypatch):

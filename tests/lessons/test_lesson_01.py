@@ -259,7 +259,9 @@ def test_what_the_library_chose_is_shown(lesson, capsys, monkeypatch):
     monkeypatch.delenv("QWENLAB_LINEAR", raising=False)
     exec(sources["kernels-here"], dict(names))
     head, line = capsys.readouterr().out.splitlines()
-    assert line.startswith("4096 x 1024") and line[: head.index("4") + 1].split()[-1] == "transposed"
+    assert (
+        line.startswith("4096 x 1024") and line[: head.index("4") + 1].split()[-1] == "transposed"
+    )
 
 
 def test_the_bend_moves_out_with_the_context(lesson, capsys):
