@@ -198,9 +198,9 @@ def test_measuring_prints_nothing(capsys):
 
 
 def test_a_sweep_says_which_kernels_computed(monkeypatch):
-    monkeypatch.setattr(linear, "chosen", {"2 rows, 64 x 96, float32, 1 threads": "turned"})
+    monkeypatch.setattr(linear, "chosen", {"2 rows, 64 x 96, float32, 1 threads": "transposed"})
     made = bench.sweep(random_model(), [1], PROMPT, NEW, repeats=1)
-    assert json.loads(made.json())["kernels"]["2 rows, 64 x 96, float32, 1 threads"] == "turned"
+    assert json.loads(made.json())["kernels"]["2 rows, 64 x 96, float32, 1 threads"] == "transposed"
 
 
 def test_times_are_told_with_three_digits():

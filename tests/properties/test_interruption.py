@@ -430,7 +430,7 @@ def test_a_row_is_right_or_refused_wherever_an_exception_struck(name, what):
             try:
                 logits = model(torch.tensor([[20]]), state=state.snapshot(), rows=[row])[0]
             except ValueError as refused:
-                assert "\n" not in str(refused) and f"row {row} is invalid" in str(refused)
+                assert "\n" not in str(refused) and f"slot {row} is invalid" in str(refused)
                 state.reset([row])
                 model(torch.tensor([rows[row]]), state=state, rows=[row])
                 logits, held = model(torch.tensor([[20]]), state=state, rows=[row])[0], rows[row]

@@ -201,7 +201,7 @@ def test_a_run_goes_on_bit_by_bit(checkpoint, tmp_path):
 
 def test_measured_kernels_change_nothing(checkpoint, tmp_path, monkeypatch):
     first = learn(checkpoint, tmp_path / "first", 3)
-    monkeypatch.setattr(linear, "choose", lambda rows, weight: linear.forced() or "turned")
+    monkeypatch.setattr(linear, "choose", lambda rows, weight: linear.forced() or "transposed")
     linear.known.clear()
     assert same(first, learn(checkpoint, tmp_path / "second", 3)) and not linear.known
     assert linear.forced() is None
