@@ -19,7 +19,7 @@ def last_box(text: str) -> str:
 
 
 def _inside(text: str, start: int) -> str:
-    """What stands from `start` up to the brace that closes; "" if none does."""
+    """The text from `start` up to the closing brace; "" if there is none."""
     return _raw(text, start).strip()
 
 
@@ -89,18 +89,18 @@ EXERCISES["last-box"] = Exercise(
     results=("answer",),
     cases=_texts,
     mistakes=(
-        (_first, "this is the first box. Models think again: the last one counts."),
+        (_first, "this is the first box. Models change their minds: the last one counts."),
         (_to_the_first_brace, "you stop at the first closing brace. Count how many are open."),
         (
             _to_the_last_brace,
-            "you go to the last closing brace of the text. The box ends at its own.",
+            "you read up to the last closing brace of the text. The box ends at its own.",
         ),
         (
             _last_closed,
             "the last box is empty or never closes, and an earlier one does not stand in for it.",
         ),
-        (_rest_too, "a box that never closes is no answer, whatever it has said so far."),
-        (_with_spaces, "spaces around the answer do not belong to it."),
+        (_rest_too, "a box that never closes is no answer, whatever it holds so far."),
+        (_with_spaces, "spaces around the answer do not belong to it: strip them."),
         (_whole_text, "a text without a box has no answer here: return the empty string."),
     ),
     rules=(
@@ -197,7 +197,7 @@ EXERCISES["problems-left"] = Exercise(
     mistakes=(
         (
             _by_count,
-            "records stand in order of ending. Which problems are there is found by number, not "
+            "records are in the order in which answers ended. Find what is done by number, not "
             "by counting.",
         ),
         (
@@ -207,20 +207,20 @@ EXERCISES["problems-left"] = Exercise(
         ),
         (
             _torn_counts,
-            "a line counts only with its line break. What comes behind the last one must go.",
+            "a line counts only with its line break. Drop what comes after the last one.",
         ),
         (
             _torn_counts_but_goes,
-            "the last line goes, so its problem must be asked again: read what is kept.",
+            "the torn line is dropped, so its problem must be asked again: read what is kept.",
         ),
         (
             _torn_stays,
-            "the numbers are right, but the torn line is still in the file: the next one is "
-            "glued to it.",
+            "the numbers are right, but the torn line is still in the file: the next record "
+            "would be glued to it.",
         ),
-        (_done_ones, "these are the problems that are done. Asked are those that are not."),
+        (_done_ones, "these are the problems that are done. Return those that are not."),
         (_sorted, "keep the order in which the numbers were given."),
-        (_last_line_always_goes, "a last line that has its line break is whole, and may stay."),
+        (_last_line_always_goes, "a last line that has its line break is complete and may stay."),
     ),
 )
 
@@ -271,19 +271,19 @@ EXERCISES["accuracy-interval"] = Exercise(
     mistakes=(
         (
             _wald,
-            "this is p ± z·√(p(1−p)/n): no width at all where all are right, and limits outside "
-            "0 to 1.",
+            "this is p ± z·√(p(1−p)/n). Its width is 0 where all are right, and its limits may "
+            "lie outside 0 to 1.",
         ),
         (_unscaled, "the last step is missing: divide both limits by 1 + z²/n."),
-        (_half_scaled, "the centre is divided by 1 + z²/n as well, not the half width alone."),
+        (_half_scaled, "divide the centre by 1 + z²/n as well, not only the half-width."),
         (
             lambda right, n: accuracy_interval(right, n, 1.0),
-            "this z is 1, the interval of 68 %. For 95 % it is 1.96.",
+            "with z = 1 this is the 68 % interval. For 95 % z is 1.96.",
         ),
         (lambda right, n: accuracy_interval(right, n)[::-1], "low comes first, then high."),
         (
             lambda right, n: tuple(100 * x for x in accuracy_interval(right, n)),
-            "as shares of 1, not in per cent.",
+            "return shares of 1, not per cent.",
         ),
     ),
 )

@@ -9,12 +9,12 @@ from qwenlab.exercises import Cases, Exercise
 
 EXERCISES: dict[str, Exercise] = {}
 
-# --- majority-vote: (answers) -> the answer that most give ("" if nobody gave one), its votes ---
+# --- majority-vote: (answers) -> the most frequent answer ("" if there is none), its votes ---
 
 
 def vote_of(answers: list[str | None]) -> tuple[str, int]:
     counts = Counter(answer for answer in answers if answer is not None)
-    winner = max(counts, key=counts.get, default="")  # the first of the largest
+    winner = max(counts, key=counts.get, default="")  # the first of those with most votes
     return winner, counts[winner]
 
 
@@ -24,7 +24,7 @@ def _ballots() -> Cases:
     yield "a tie of four", (["6", "9", "2", "5"],)
     yield "a tie of two", (["7", "5", "5", "7"],)
     yield "less than half", (["4", "8", "1", "8", "3"],)
-    yield "nobody gave one", ([None, None],)
+    yield "no answer at all", ([None, None],)
     yield "one sample", (["3"],)
     draw = random.Random(15)
     for _ in range(20):
@@ -34,7 +34,7 @@ def _ballots() -> Cases:
         )
 
 
-def _silence_votes(answers: list[str | None]) -> tuple[str, int]:
+def _none_votes(answers: list[str | None]) -> tuple[str, int]:
     winner, votes = Counter(answers).most_common(1)[0]
     return winner or "", votes
 
@@ -71,26 +71,26 @@ EXERCISES["majority-vote"] = Exercise(
     mistakes=(
         (
             _all_votes,
-            "the answer is right, but its votes are only those of the samples that gave it.",
+            "the answer is right, but only the samples that gave it are its votes.",
         ),
-        (_silence_votes, "None is no candidate: samples without an answer do not vote."),
+        (_none_votes, "None is no candidate: samples without an answer do not vote."),
         (_more_than_half, "the winner needs the most votes, not more than half of them."),
-        (_first_answer, "this is the first answer that was given. Count how often each was."),
+        (_first_answer, "this is the first answer. Count how often each answer was given."),
         (
             _last_of_a_tie,
-            "of equally many votes the one that appeared first wins; here it is the last.",
+            "in a tie the answer that appeared first wins; yours is the last.",
         ),
-        (_sorted_tie, "of equally many votes the one that appeared first wins, not the smallest."),
+        (_sorted_tie, "in a tie the answer that appeared first wins, not the smallest."),
         (
             lambda a: _sorted_tie(a, last=True),
-            "of equally many votes the one that appeared first wins, not the largest.",
+            "in a tie the answer that appeared first wins, not the largest.",
         ),
     ),
 )
 
 # --- vote-accuracy: (table, golds, n) -> share of problems that the first n answers vote right ---
 
-Table = list[list[str | None]]  # a line of answers for each problem
+Table = list[list[str | None]]  # a row of answers for each problem
 
 
 def vote_accuracy(table: Table, golds: list[str], n: int) -> float:
@@ -150,11 +150,11 @@ EXERCISES["vote-accuracy"] = Exercise(
         ),
         (
             _mean_of_singles,
-            "this is the mean of the single samples. Let the n of a problem vote first.",
+            "this is the mean over single samples. Let the n samples of a problem vote first.",
         ),
         (
             _only_answered,
-            "a problem without any answer is wrong, but it is a problem: divide by all of them.",
+            "a problem without any answer counts as wrong: divide by all problems.",
         ),
         (
             lambda table, golds, n: _share(
@@ -164,7 +164,7 @@ EXERCISES["vote-accuracy"] = Exercise(
         ),
         (
             lambda table, golds, n: _share(
-                _silence_votes(line)[0] == gold for line, gold in _pairs(table, golds, n)
+                _none_votes(line)[0] == gold for line, gold in _pairs(table, golds, n)
             ),
             "None is no candidate: samples without an answer do not vote.",
         ),
@@ -172,7 +172,7 @@ EXERCISES["vote-accuracy"] = Exercise(
             lambda table, golds, n: _share(
                 _last_of_a_tie(line)[0] == gold for line, gold in _pairs(table, golds, n)
             ),
-            "of equally many votes the answer that appeared first wins, as in exercise 1.",
+            "in a tie the answer that appeared first wins, as in exercise 1.",
         ),
     ),
 )
@@ -204,12 +204,12 @@ EXERCISES["pass-at-k"] = Exercise(
     mistakes=(
         (
             lambda n, c, k: 1 - (1 - c / n) ** k,
-            "this puts each sample back before the next is drawn. Count draws without putting "
-            "back: math.comb.",
+            "this puts each sample back before the next is drawn. Count draws without "
+            "replacement: math.comb.",
         ),
         (
             lambda n, c, k: min(1.0, k * c / n),
-            "chances of k samples do not add up: two of them may be right at once.",
+            "the chances of k samples do not add up: two of them may be right at once.",
         ),
         (
             lambda n, c, k: comb(c, k) / comb(n, k),
@@ -217,7 +217,7 @@ EXERCISES["pass-at-k"] = Exercise(
         ),
         (
             lambda n, c, k: comb(n - c, k) / comb(n, k),
-            "this is the chance that all k are wrong. Take it from 1.",
+            "this is the chance that all k are wrong. Subtract it from 1.",
         ),
         (lambda n, c, k: c / n, "this is one sample's chance. It should grow with k."),
         (
