@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from qwenlab.engine.padding import left_pad, position_ids
-from qwenlab.exercises import Cases, Exercise
+from qwenlab.exercises import Cases, Exercise, random_numbers
 
 EXERCISES: dict[str, Exercise] = {}
 
@@ -22,7 +22,7 @@ def _batches() -> Cases:
     yield "equal lengths", ([[1, 2], [3, 4]], 0)
     draw = random.Random(2)
     for _ in range(20):
-        lengths = [draw.randint(1, 9) for _ in range(draw.randint(1, 6))]
+        lengths = random_numbers(draw, 6, 9)
         sequences = []
         for length in lengths:
             sequences.append([draw.randint(0, 12) for _ in range(length)])
@@ -146,7 +146,7 @@ def _masks() -> Cases:
     yield "one real token", (torch.tensor([[False, False, True]]),)
     draw = random.Random(3)
     for _ in range(20):
-        lengths = [draw.randint(1, 9) for _ in range(draw.randint(1, 6))]
+        lengths = random_numbers(draw, 6, 9)
         yield "random batches", (left_pad([[1] * n for n in lengths], 0)[1],)
 
 

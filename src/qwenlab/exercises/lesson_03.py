@@ -8,7 +8,7 @@ from torch import Tensor
 
 from qwenlab.engine.masks import causal_mask, combined_mask
 from qwenlab.engine.padding import left_pad
-from qwenlab.exercises import Cases, Exercise
+from qwenlab.exercises import Cases, Exercise, random_numbers
 
 EXERCISES: dict[str, Exercise] = {}
 
@@ -103,7 +103,8 @@ def _batches() -> Cases:
     yield "a pad inside", (torch.tensor([[True, False, True, True]]), 4)
     draw = random.Random(5)
     for _ in range(20):
-        mask = left_pad([[1] * draw.randint(1, 7) for _ in range(draw.randint(1, 4))], 0)[1]
+        lengths = random_numbers(draw, 4, 7)
+        mask = left_pad([[1] * length for length in lengths], 0)[1]
         yield "random batches", (mask, draw.randint(1, mask.shape[1]))
 
 

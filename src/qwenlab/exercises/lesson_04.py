@@ -8,7 +8,7 @@ from torch import Tensor
 
 from qwenlab.engine.masks import combined_mask
 from qwenlab.engine.padding import left_pad
-from qwenlab.exercises import Cases, Exercise
+from qwenlab.exercises import Cases, Exercise, random_numbers
 from qwenlab.model.softmax import masked_softmax
 
 EXERCISES: dict[str, Exercise] = {}
@@ -106,7 +106,8 @@ def _scores() -> Cases:
     )
     draw = random.Random(7)
     for _ in range(20):
-        mask = left_pad([[1] * draw.randint(1, 5) for _ in range(draw.randint(1, 3))], 0)[1]
+        lengths = random_numbers(draw, 3, 5)
+        mask = left_pad([[1] * length for length in lengths], 0)[1]
         queries = draw.randint(1, mask.shape[1])
         scores = 3 * torch.randn(len(mask), 2, queries, mask.shape[1], generator=noise)
         yield "random batches", (scores, combined_mask(mask, queries))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from qwenlab.exercises import Cases, Exercise
+from qwenlab.exercises import Cases, Exercise, random_numbers
 
 EXERCISES: dict[str, Exercise] = {}
 
@@ -33,7 +33,7 @@ def _steps() -> Cases:
     )
     draw = random.Random(7)
     for _ in range(20):
-        rows = [draw.randint(1, 9) for _ in range(draw.randint(1, 6))]
+        rows = random_numbers(draw, 6, 9)
         done = torch.tensor([draw.random() < 0.3 for _ in rows])
         yield "random batches", (_scores(rows), done, draw.sample(range(1, 10), 3), 0)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from qwenlab.exercises import Cases, Exercise
+from qwenlab.exercises import Cases, Exercise, random_numbers
 
 EXERCISES: dict[str, Exercise] = {}
 
@@ -195,8 +195,10 @@ def row_steps(lengths: list[int], slots: int, leave: bool) -> Counts:
     batches = _cut(lengths, slots)
     steps = sum(map(max, batches))
     # Row-steps after a row's own end, and those of slots that were never filled.
-    after = sum(max(batch) * len(batch) - sum(batch) for batch in batches)
-    empty = sum(max(batch) * (slots - len(batch)) for batch in batches)
+    after = empty = 0
+    for batch in batches:
+        after += max(batch) * len(batch) - sum(batch)
+        empty += max(batch) * (slots - len(batch))
     if leave:
         return steps, sum(lengths), 0, empty + after
     return steps, sum(lengths), after, empty
@@ -214,7 +216,7 @@ def _queues() -> Cases:
         yield f"an empty slot, {ends}", ([5, 3, 4], 2, leave)
     draw = random.Random(10)
     for _ in range(20):
-        lengths = [draw.randint(1, 20) for _ in range(draw.randint(1, 12))]
+        lengths = random_numbers(draw, 12, 20)
         # No more slots than requests, as in `generate`.
         slots = draw.randint(1, min(5, len(lengths)))
         yield "random queues", (lengths, slots, draw.random() < 0.5)

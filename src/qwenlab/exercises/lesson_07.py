@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from qwenlab.exercises import Cases, Exercise
+from qwenlab.exercises import Cases, Exercise, random_numbers
 
 EXERCISES: dict[str, Exercise] = {}
 
@@ -40,8 +40,12 @@ def _runs() -> Cases:
     yield "one slot", ([3, 1, 2], 1)
     draw = random.Random(10)
     for _ in range(20):
-        lengths = [draw.randint(1, 30) for _ in range(draw.randint(1, 20))]
+        lengths = random_numbers(draw, 20, 30)
         yield "random lengths", (lengths, draw.randint(1, 6))
+
+
+def _shifted(lengths: list[int], by: int) -> list[int]:
+    return [length + by for length in lengths]
 
 
 def _full_batches(lengths: list[int], slots: int) -> int:
@@ -67,13 +71,13 @@ EXERCISES["schedule-steps"] = Exercise(
             "the two values are swapped: static comes first.",
         ),
         (
-            lambda lengths, slots: schedule_steps([length + 1 for length in lengths], slots),
+            lambda lengths, slots: schedule_steps(_shifted(lengths, 1), slots),
             "the prefill yields the first token. A request of length L takes L steps, not L + 1.",
         ),
         (
             lambda lengths, slots: (
                 static_steps(lengths, slots),
-                continuous_steps([length + 1 for length in lengths], slots) - 1,
+                continuous_steps(_shifted(lengths, 1), slots) - 1,
             ),
             "a slot that becomes free in one step is taken in the very next one.",
         ),
@@ -86,7 +90,7 @@ EXERCISES["schedule-steps"] = Exercise(
             "a batch holds `slots` requests.",
         ),
         (
-            lambda lengths, slots: schedule_steps([length - 1 for length in lengths], slots),
+            lambda lengths, slots: schedule_steps(_shifted(lengths, -1), slots),
             "the prefill is a step too. A request of length L takes L steps, not L - 1.",
         ),
         (
@@ -174,7 +178,7 @@ def _lines() -> Cases:
     yield "a head that does not fit", ([30, 2], 5, 2, 20)
     draw = random.Random(9)
     for _ in range(20):
-        line = [draw.randint(1, 30) for _ in range(draw.randint(0, 8))]
+        line = random_numbers(draw, 8, 30, fewest=0)
         yield (
             "random queues",
             (line, draw.randint(0, 60), draw.randint(0, 6), draw.randint(60, 150)),

@@ -7,7 +7,7 @@ from itertools import product, takewhile
 import torch
 from torch import Tensor
 
-from qwenlab.exercises import Cases, Exercise
+from qwenlab.exercises import Cases, Exercise, random_numbers
 
 EXERCISES: dict[str, Exercise] = {}
 
@@ -25,7 +25,11 @@ def _agree(column: tuple[int, ...]) -> bool:
 
 def common_prefix(prompts: list[list[int]]) -> int:
     """The length of what all prompts begin with, less than that of the shortest prompt."""
-    return _alike([ids[:-1] for ids in prompts])
+    return _alike(_without_last(prompts))
+
+
+def _without_last(prompts: list[list[int]]) -> list[list[int]]:
+    return [ids[:-1] for ids in prompts]
 
 
 def _prompts() -> Cases:
@@ -44,15 +48,15 @@ def _prompts() -> Cases:
     for _ in range(20):
         common = draw.choices(range(9), k=draw.randint(0, 6))
         fewest = 0 if common else 1
-        rests = [
-            draw.choices(range(3), k=draw.randint(fewest, 4)) for _ in range(draw.randint(1, 4))
-        ]
-        yield "random prompts", ([common + rest for rest in rests],)
+        prompts = []
+        for _ in range(draw.randint(1, 4)):
+            prompts.append(common + draw.choices(range(3), k=draw.randint(fewest, 4)))
+        yield "random prompts", (prompts,)
 
 
 def _equal_columns(prompts: list[list[int]]) -> int:
-    shorter = [ids[:-1] for ids in prompts]
-    return len(list(filter(_agree, zip(*shorter, strict=False))))
+    columns = zip(*_without_last(prompts), strict=False)
+    return sum(map(_agree, columns))
 
 
 EXERCISES["common-prefix"] = Exercise(
@@ -219,7 +223,7 @@ def _lengths() -> Cases:
     yield "a prompt that is a prefix of another", ([6, 9], 5, 3)
     draw = random.Random(12)
     for _ in range(20):
-        lengths = [draw.randint(1, 60) for _ in range(draw.randint(1, 5))]
+        lengths = random_numbers(draw, 5, 60)
         common = min(lengths) - 1 if len(lengths) == 1 else draw.randint(0, min(lengths) - 1)
         yield "random prompts", (lengths, common, draw.randint(1, 6))
 
@@ -233,23 +237,22 @@ def _padded(lengths: list[int], common: int, n: int) -> int:
     return n * len(lengths) * max(lengths)
 
 
-def _shared(wrong: Callable) -> Iterator[Callable]:
-    """Uses wrong(lengths, n) for both shared counts, then for each of them alone."""
-    yield lambda lengths, common, n: (
-        n * sum(lengths),
-        wrong(lengths, n),
-        common + wrong(_rests(lengths, common), n),
-    )
-    yield _changed(
-        lambda apart, answers, everybody, lengths, common, n: (apart, wrong(lengths, n), everybody)
-    )
-    yield _changed(
-        lambda apart, answers, everybody, lengths, common, n: (
-            apart,
-            answers,
-            common + wrong(_rests(lengths, common), n),
-        )
-    )
+def _shared(wrong: Callable, hint: str) -> Iterator[tuple[Callable, str]]:
+    """Mistakes that use wrong(lengths, n) for both shared counts, then for each of them alone."""
+
+    def within_all(lengths: list[int], common: int, n: int) -> int:
+        return common + wrong(_rests(lengths, common), n)
+
+    def both(lengths: list[int], common: int, n: int) -> tuple[int, int, int]:
+        return n * sum(lengths), wrong(lengths, n), within_all(lengths, common, n)
+
+    def only_answers(lengths: list[int], common: int, n: int) -> tuple[int, int, int]:
+        apart, _, everybody = prefill_tokens(lengths, common, n)
+        return apart, wrong(lengths, n), everybody
+
+    yield both, hint
+    yield only_answers, hint
+    yield _all(within_all), hint
 
 
 def _all(wrong: Callable) -> Callable:
@@ -269,9 +272,9 @@ EXERCISES["prefill-tokens"] = Exercise(
     results=("apart", "answers", "all"),
     cases=_lengths,
     mistakes=(
-        *((wrong, _LOGITS) for wrong in _shared(lambda lengths, n: sum(lengths))),
-        *((wrong, _LOGITS) for wrong in _shared(lambda lengths, n: _answers(lengths, 0))),
-        *((wrong, _TWICE) for wrong in _shared(lambda lengths, n: _answers(lengths, n + 1))),
+        *_shared(lambda lengths, n: sum(lengths), _LOGITS),
+        *_shared(lambda lengths, n: _answers(lengths, 0), _LOGITS),
+        *_shared(lambda lengths, n: _answers(lengths, n + 1), _TWICE),
         (
             _all(
                 lambda lengths, common, n: (
@@ -306,7 +309,7 @@ EXERCISES["prefill-tokens"] = Exercise(
         ),
         (_changed(lambda apart, answers, everybody, *_: (apart, everybody, answers)), _ORDER),
         (lambda *given: prefill_tokens(*given)[::-1], _ORDER),
-        *((wrong, _ONCE) for wrong in _shared(lambda lengths, n: _answers(lengths, 0) + n)),
+        *_shared(lambda lengths, n: _answers(lengths, 0) + n, _ONCE),
     ),
     rules=(
         (

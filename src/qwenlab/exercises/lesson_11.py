@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from collections.abc import Container
 
 from qwenlab.exercises import Cases, Exercise
 
@@ -42,11 +43,9 @@ def _texts() -> Cases:
     yield "no box", ("The answer is 42.",)
     draw = random.Random(14)
     for _ in range(20):
-        pieces = [
-            draw.choice([r"\boxed{%d}", r"\boxed{\frac{%d}{3}}", "%d", "{%d}", r"\boxed{ %d }"])
-            for _ in "abcd"
-        ]
-        text = " ".join(piece % draw.randint(0, 99) for piece in pieces)
+        forms = [r"\boxed{%d}", r"\boxed{\frac{%d}{3}}", "%d", "{%d}", r"\boxed{ %d }"]
+        pieces = [draw.choice(forms) for _ in range(4)]
+        text = " ".join(pieces) % tuple(draw.randint(0, 99) for _ in pieces)
         yield "random texts", (text + draw.choice(["", ".", r" \boxed{", " }"]),)
 
 
@@ -56,8 +55,10 @@ def _first(text: str) -> str:
 
 
 def _last_closed(text: str) -> str:
-    found = [_inside(text, match.end()) for match in re.finditer(re.escape(START), text)]
-    return next((held for held in reversed(found) if held), "")
+    last = ""
+    for match in re.finditer(re.escape(START), text):
+        last = _inside(text, match.end()) or last
+    return last
 
 
 def _to_the_first_brace(text: str) -> str:
@@ -118,8 +119,11 @@ EXERCISES["last-box"] = Exercise(
 
 def problems_left(content: str, numbers: list[int]) -> tuple[str, list[int]]:
     kept = content[: content.rfind("\n") + 1]
-    done = _done(kept)
-    return kept, [number for number in numbers if number not in done]
+    return kept, _without(_done(kept), numbers)
+
+
+def _without(found: Container[int], numbers: list[int]) -> list[int]:
+    return [number for number in numbers if number not in found]
 
 
 def _done(content: str) -> set[int]:
@@ -167,8 +171,7 @@ def _torn_stays(content: str, numbers: list[int]) -> tuple[str, list[int]]:
 
 
 def _torn_counts(content: str, numbers: list[int]) -> tuple[str, list[int]]:
-    done = _done(content)
-    return content, [number for number in numbers if number not in done]
+    return content, _without(_done(content), numbers)
 
 
 def _torn_counts_but_goes(content: str, numbers: list[int]) -> tuple[str, list[int]]:
@@ -177,7 +180,7 @@ def _torn_counts_but_goes(content: str, numbers: list[int]) -> tuple[str, list[i
 
 def _done_ones(content: str, numbers: list[int]) -> tuple[str, list[int]]:
     kept, left = problems_left(content, numbers)
-    return kept, [number for number in numbers if number not in left]
+    return kept, _without(left, numbers)
 
 
 def _sorted(content: str, numbers: list[int]) -> tuple[str, list[int]]:

@@ -2,8 +2,9 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable
 from math import comb
+from statistics import fmean
 
 from qwenlab.exercises import Cases, Exercise
 
@@ -13,9 +14,13 @@ EXERCISES: dict[str, Exercise] = {}
 
 
 def vote_of(answers: list[str | None]) -> tuple[str, int]:
-    counts = Counter(answer for answer in answers if answer is not None)
+    counts = Counter(_given(answers))
     winner = max(counts, key=counts.get, default="")  # the first of those with most votes
     return winner, counts[winner]
+
+
+def _given(answers: list[str | None]) -> list[str]:
+    return [answer for answer in answers if answer is not None]
 
 
 def _ballots() -> Cases:
@@ -28,10 +33,7 @@ def _ballots() -> Cases:
     yield "one sample", (["3"],)
     draw = random.Random(15)
     for _ in range(20):
-        yield (
-            "random ballots",
-            ([draw.choice(["1", "2", "30", None]) for _ in range(draw.randint(1, 9))],),
-        )
+        yield "random ballots", (draw.choices(["1", "2", "30", None], k=draw.randint(1, 9)),)
 
 
 def _none_votes(answers: list[str | None]) -> tuple[str, int]:
@@ -40,12 +42,12 @@ def _none_votes(answers: list[str | None]) -> tuple[str, int]:
 
 
 def _last_of_a_tie(answers: list[str | None]) -> tuple[str, int]:
-    counts = Counter(answer for answer in answers if answer is not None)
+    counts = Counter(_given(answers))
     return max(reversed(list(counts)), key=counts.get, default=""), max(counts.values(), default=0)
 
 
 def _sorted_tie(answers: list[str | None], last: bool = False) -> tuple[str, int]:
-    counts = Counter(answer for answer in answers if answer is not None)
+    counts = Counter(_given(answers))
     ranked = sorted(counts, reverse=last)
     return max(ranked, key=counts.get, default=""), max(counts.values(), default=0)
 
@@ -56,11 +58,11 @@ def _more_than_half(answers: list[str | None]) -> tuple[str, int]:
 
 
 def _all_votes(answers: list[str | None]) -> tuple[str, int]:
-    return vote_of(answers)[0], sum(answer is not None for answer in answers)
+    return vote_of(answers)[0], len(_given(answers))
 
 
 def _first_answer(answers: list[str | None]) -> tuple[str, int]:
-    given = [answer for answer in answers if answer is not None]
+    given = _given(answers)
     return given[0] if given else "", given.count(given[0]) if given else 0
 
 
@@ -94,12 +96,16 @@ Table = list[list[str | None]]  # a row of answers for each problem
 
 
 def vote_accuracy(table: Table, golds: list[str], n: int) -> float:
-    return _share(vote_of(line[:n])[0] == gold for line, gold in zip(table, golds, strict=True))
+    return _share(_voted_right, table, golds, n)
 
 
-def _share(verdicts: Iterable[bool]) -> float:
-    verdicts = list(verdicts)
-    return sum(verdicts) / len(verdicts)
+def _voted_right(answers: list[str | None], gold: str) -> bool:
+    return vote_of(answers)[0] == gold
+
+
+def _share(counts: Callable, table: Table, golds: list[str], n: int) -> float:
+    """The mean of counts(first n answers, gold) over the problems."""
+    return fmean(counts(row[:n], gold) for row, gold in zip(table, golds, strict=True))
 
 
 def _tables() -> Cases:
@@ -116,23 +122,26 @@ def _tables() -> Cases:
         size = draw.randint(1, 8)
         table = []
         for _ in range(draw.randint(1, 6)):
-            table.append([draw.choice(["1", "2", "3", None]) for _ in range(size)])
-        golds = [draw.choice("123") for _ in table]
+            table.append(draw.choices(["1", "2", "3", None], k=size))
+        golds = draw.choices("123", k=len(table))
         yield "random tables", (table, golds, draw.randint(1, size))
 
 
-def _pairs(table: Table, golds: list[str], n: int) -> list[tuple[list[str | None], str]]:
-    return [(line[:n], gold) for line, gold in zip(table, golds, strict=True)]
-
-
-def _mean_of_singles(table: Table, golds: list[str], n: int) -> float:
-    return _share(answer == gold for line, gold in _pairs(table, golds, n) for answer in line)
+def _share_of_singles(answers: list[str | None], gold: str) -> float:
+    return answers.count(gold) / len(answers)
 
 
 def _only_answered(table: Table, golds: list[str], n: int) -> float:
-    voted = [(vote_of(line)[0], gold) for line, gold in _pairs(table, golds, n)]
-    voted = [(answer, gold) for answer, gold in voted if answer]
-    return _share(answer == gold for answer, gold in voted) if voted else 0.0
+    answered = []
+    for row, gold in zip(table, golds, strict=True):
+        if _given(row[:n]):
+            answered.append(_voted_right(row[:n], gold))
+    return fmean(answered) if answered else 0.0
+
+
+def _counted(counts: Callable) -> Callable:
+    """A mistaken share: counts(first n answers, gold) of each problem."""
+    return lambda table, golds, n: _share(counts, table, golds, n)
 
 
 EXERCISES["vote-accuracy"] = Exercise(
@@ -145,11 +154,11 @@ EXERCISES["vote-accuracy"] = Exercise(
             "all answers voted. Only the first n may.",
         ),
         (
-            lambda table, golds, n: _share(gold in line for line, gold in _pairs(table, golds, n)),
+            _counted(lambda answers, gold: gold in answers),
             "a problem counts if its vote is right. One right sample is not enough.",
         ),
         (
-            _mean_of_singles,
+            _counted(_share_of_singles),
             "this is the mean over single samples. Let the n samples of a problem vote first.",
         ),
         (
@@ -157,21 +166,15 @@ EXERCISES["vote-accuracy"] = Exercise(
             "a problem without any answer counts as wrong: divide by all problems.",
         ),
         (
-            lambda table, golds, n: _share(
-                line[-1] == gold for line, gold in _pairs(table, golds, n)
-            ),
+            _counted(lambda answers, gold: answers[-1] == gold),
             "this looks at sample n alone. The first n vote together.",
         ),
         (
-            lambda table, golds, n: _share(
-                _none_votes(line)[0] == gold for line, gold in _pairs(table, golds, n)
-            ),
+            _counted(lambda answers, gold: _none_votes(answers)[0] == gold),
             "None is no candidate: samples without an answer do not vote.",
         ),
         (
-            lambda table, golds, n: _share(
-                _last_of_a_tie(line)[0] == gold for line, gold in _pairs(table, golds, n)
-            ),
+            _counted(lambda answers, gold: _last_of_a_tie(answers)[0] == gold),
             "in a tie the answer that appeared first wins, as in exercise 1.",
         ),
     ),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from qwenlab.exercises import Cases, Exercise
+from qwenlab.exercises import Cases, Exercise, random_numbers
 from qwenlab.training import objective
 
 EXERCISES: dict[str, Exercise] = {}
@@ -238,7 +238,7 @@ def _batches() -> Cases:
         yield f"a part of a batch, {how}", (one_and_three[:1], how, 4, 2, 8)
     draw = random.Random(15)
     for _ in range(20):
-        lengths = [draw.randint(1, 6) for _ in range(draw.randint(1, 5))]
+        lengths = random_numbers(draw, 5, 6)
         mask = torch.arange(6) < torch.tensor(lengths)[:, None]  # (B, T)
         more = draw.randint(0, 3)  # rows of the other parts, of 4 tokens each
         how = draw.choice(objective.AVERAGES)

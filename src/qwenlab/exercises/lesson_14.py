@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from qwenlab.engine.padding import right_pad
 from qwenlab.exercises import Cases, Exercise
 
 EXERCISES: dict[str, Exercise] = {}
@@ -30,12 +31,12 @@ def _batch(
     *rows: tuple[list[int], list[int]], pad_id: int = PAD
 ) -> tuple[Tensor, list[int], list[int], int]:
     """rows: (prompt, answer) -> the arguments."""
-    prompts = [len(prompt) for prompt, _ in rows]
-    lengths = [len(prompt) + len(answer) for prompt, answer in rows]
+    prompts = []
     ids = []
-    for (prompt, answer), length in zip(rows, lengths, strict=True):
-        ids.append([*prompt, *answer, *[pad_id] * (max(lengths) - length)])
-    return torch.tensor(ids), prompts, lengths, pad_id
+    for prompt, answer in rows:
+        prompts.append(len(prompt))
+        ids.append(prompt + answer)
+    return right_pad(ids, pad_id), prompts, list(map(len, ids)), pad_id
 
 
 def _batches() -> Cases:
@@ -52,7 +53,7 @@ def _batches() -> Cases:
     draw = random.Random(14)
 
     def some() -> list[int]:
-        return [draw.choice([1, 2, 3, STOP, PAD]) for _ in range(draw.randint(1, 5))]
+        return draw.choices([1, 2, 3, STOP, PAD], k=draw.randint(1, 5))
 
     for _ in range(20):
         rows = [(some(), some()) for _ in range(draw.randint(1, 4))]
@@ -173,10 +174,18 @@ def _ways(
     def wrong(
         traces: list[Trace], stop_id: int, max_length: int
     ) -> tuple[list[list[int]], list[int], list[int]]:
-        rows = [(trace[0], keep(*trace, stop_id, max_length)) for trace in traces]
-        kept = [(prompt, ids) for prompt, ids in rows if not drops(prompt, ids)]
-        dropped = [place for place, row in enumerate(rows) if drops(*row)]
-        return [ids for _, ids in kept], [count(*row) for row in kept], dropped
+        rows = []
+        tokens = []
+        dropped = []
+        for place, trace in enumerate(traces):
+            prompt = trace[0]
+            ids = keep(*trace, stop_id, max_length)
+            if drops(prompt, ids):
+                dropped.append(place)
+            else:
+                rows.append(ids)
+                tokens.append(count(prompt, ids))
+        return rows, tokens, dropped
 
     return wrong
 
@@ -244,8 +253,12 @@ EXERCISES["truncate"] = Exercise(
 
 def token_mean(losses: list[Tensor], masks: list[Tensor]) -> Tensor:
     """What each micro-batch contributes to the mean over all tokens that count."""
-    total = sum(int(mask.sum()) for mask in masks)
-    return torch.stack([loss[mask].sum() / total for loss, mask in zip(losses, masks, strict=True)])
+    total = _count(masks)
+    return _each(lambda loss, mask, _: loss[mask].sum() / total)(losses, masks)
+
+
+def _count(masks: list[Tensor]) -> int:
+    return sum(int(mask.sum()) for mask in masks)
 
 
 def _micro_batches() -> Cases:
@@ -253,7 +266,7 @@ def _micro_batches() -> Cases:
         return torch.full((1, width), float(loss)), torch.arange(width)[None] < real
 
     def split(*pairs: tuple[Tensor, Tensor]) -> list[list[Tensor]]:
-        return [list(things) for things in zip(*pairs, strict=True)]
+        return list(map(list, zip(*pairs, strict=True)))
 
     yield "1 token of loss 4, 3 tokens of loss 1", tuple(split(one(4, 1, 1), one(1, 3, 3)))
     yield "1 token of loss 4, 3 tokens of loss 0", tuple(split(one(4, 1, 1), one(0, 3, 3)))
@@ -310,7 +323,7 @@ EXERCISES["token-mean"] = Exercise(
             "you divide by all positions, including those that do not count.",
         ),
         (
-            _each(lambda loss, mask, masks: loss.sum() / sum(int(one.sum()) for one in masks)),
+            _each(lambda loss, mask, masks: loss.sum() / _count(masks)),
             "your sum includes the losses of positions that do not count.",
         ),
     ),
