@@ -171,7 +171,7 @@ def _page(draw: Callable, controls: list[Control]) -> Html:
     body = (
         f'<div class="qwl qwl-explore" id="{name}"><div class="qwl-controls" hidden>{inputs}</div>'
         f"<noscript><p>Scripts are off, so this is the first state only. {first}</p></noscript>"
-        '<div class="qwl-said" role="status"></div><div '
+        '<div class="qwl-words" role="status"></div><div '
         f'class="qwl-state">{pictures[0]}</div>{templates}'
         f"<script>{_script(name, controls, which)}</script></div>"
     )
@@ -241,5 +241,5 @@ state=state*texts.length+at;words.push(label+": "+texts[at]);if(kind=="slider"){
 const el=document.getElementById("{name}-"+i);el.setAttribute("aria-valuetext",texts[at]);
 el.nextElementSibling.textContent=texts[at]}}}});
 place.innerHTML=which[state]?kept[which[state]-1].innerHTML:first;
-root.querySelector(".qwl-said").textContent=words.join(", ")}};
+root.querySelector(".qwl-words").textContent=words.join(", ")}};
 root.addEventListener("input",show);root.querySelector(".qwl-controls").hidden=false}})()"""

@@ -174,7 +174,7 @@ border:0;min-width:0;color:inherit}}
 border:1px solid var(--qwl-line)}}
 .qwl-controls output{{min-width:2.5em;font-weight:600}}
 .qwl-controls :focus-visible{{outline:2px solid var(--qwl-ink);outline-offset:2px}}
-.qwl-said{{position:absolute;width:1px;height:1px;overflow:hidden;\
+.qwl-words{{position:absolute;width:1px;height:1px;overflow:hidden;\
 clip-path:inset(50%);white-space:nowrap}}
 .qwl-bad{{border-left:4px solid var(--qwl-muted);padding-left:8px}}
 .qwl-good{{border-left:4px solid var(--qwl-good);padding-left:8px}}
