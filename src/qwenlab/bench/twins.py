@@ -121,7 +121,7 @@ def load_twins(
             )
         except Exception as problem:  # of kinds that differ by version
             reason = f"{type(problem).__name__}: {first_line(problem)}"
-            raise QwenlabError(f"{folder}: transformers can't load it ({reason})") from None
+            raise QwenlabError(f"{folder}: transformers can't read it ({reason})") from None
         return Ours(ours), Theirs(theirs.to(device))
     with torch.random.fork_rng():
         torch.manual_seed(0)
