@@ -210,7 +210,8 @@ def peers(
     batches = []
     for size in sizes:
         runs = {name: readings[size, name, False] for name in NAMES}
-        batches.append(weigh(network, machine, prompts[:size], new_tokens, runs, batches[:1]))
+        first = batches[0] if batches else None
+        batches.append(weigh(network, machine, prompts[:size], new_tokens, runs, first))
     alone = {}
     for length in lengths:
         seconds = [first_seconds(readings[length, name, True]) for name in NAMES]
@@ -233,7 +234,7 @@ def peers(
 
 
 class Case(NamedTuple):
-    """So many rows of one side; or a `single` row of so many tokens, prefilled in one pass."""
+    """What one side is timed on: `number` rows or, if `single`, a prefill of `number` tokens."""
 
     number: int
     side: str
@@ -241,7 +242,8 @@ class Case(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Seconds for one token; and, of several rows, seconds for all tokens, with their ids."""
+    """Seconds for the first token and, unless the case is a single row, for all tokens, with their
+    ids."""
 
     one: float
     every: float = 0.0
@@ -254,10 +256,10 @@ def weigh(
     prompts: list[list[int]],
     new_tokens: int,
     runs: dict[str, list[Reading]],
-    first: list[Batch],
+    first: Batch | None,
 ) -> Batch:
-    """One batch size, from the runs of each side; `first` holds the first batch size unless this
-    is it."""
+    """One batch size, from the runs of each side; `first` is the first batch size, None if this is
+    it."""
     size = len(prompts)
     tokens = sum(map(len, prompts))
     context = round(tokens / size + new_tokens / 2)  # half-way through
@@ -269,13 +271,13 @@ def weigh(
         shares[name] = least * (new_tokens - 1) / median(times)
         decoding.append(times)
     decode = Pair.of(size * (new_tokens - 1), *decoding)
-    slowest = first[0].decode if first else decode
+    at_first = first.decode if first else decode
     ours, theirs = (runs[name][0].ids for name in NAMES)
     return Batch(
         batch_size=size,
         prefill=Pair.of(tokens, *map(first_seconds, runs.values())),
         decode=decode,
-        over_first=decode.qwenlab.median / slowest.transformers.median,
+        over_first=decode.qwenlab.median / at_first.transformers.median,
         bandwidth=shares,
         parted=compare(model, prompts, ours, theirs),
     )

@@ -153,7 +153,7 @@ EXERCISES["masked-softmax"] = Exercise(
         (
             _by_hand(lambda s: s.amax(-1, keepdim=True)),
             "you took the maximum over hidden keys too, and far below it every exp is 0. Take it "
-            "over the keys that are seen.",
+            "over the visible keys.",
         ),
         (
             _by_hand(torch.amax),

@@ -22,8 +22,8 @@ def _delta(
 ) -> Callable:
     """The rule, or a mistaken one.
 
-    ask and read choose the table that is asked and read; known is how often its answer is
-    subtracted.
+    ask and read choose the table that the key asks and that the query reads; known is the factor
+    with which the stored value is subtracted.
     """
 
     def step(
