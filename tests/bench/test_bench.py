@@ -169,7 +169,7 @@ def test_the_table_and_the_json_hold_the_same(quick):
     head, shape, how, _, columns, *lines = str(quick).splitlines()
     assert cpu_name() in head and torch.__version__ in head
     assert (
-        f"{quick.parameters:,} parameters in float32, {PROMPT} prompt tokens and {NEW} new ones a row"
+        f"{quick.parameters:,} parameters in float32, {PROMPT} prompt tokens and {NEW} new ones per row"
         == shape
     )
     assert how == "median of 3 (lowest–highest)"
