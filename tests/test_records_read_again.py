@@ -249,7 +249,7 @@ def test_a_folder_in_use_is_a_failure(run, tmp_path):
             code, _, err = run(command, *TINY, "--data", "tiny-train", "--output", "run")
             assert (
                 code == 1
-                and err.splitlines()[-1] == "qwenlab: run: another process is at work in it"
+                and err.splitlines()[-1] == "qwenlab: run: another process is using it"
             )
 
 

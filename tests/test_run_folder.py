@@ -66,10 +66,10 @@ def test_what_is_not_its_own_is_refused_and_left_alone(tmp_path):
 
 def test_two_processes_do_not_share_it(tmp_path):
     with RunFolder(tmp_path, {}):
-        refused("another process is at work", tmp_path, {})
+        refused("another process is using it", tmp_path, {})
         program = f"from qwenlab.run_folder import RunFolder; RunFolder({str(tmp_path)!r}, {{}})"
         run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-        assert "another process is at work" in run.stderr
+        assert "another process is using it" in run.stderr
     RunFolder(tmp_path, {}).close()
 
 
