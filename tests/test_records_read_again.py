@@ -136,7 +136,7 @@ WRONG_METRICS = [
     ({**STEP, "step": 1, "loss": 1e308}, "line 2: loss is 1e+308"),
     (
         {**STEP, "step": 1, "more": 1},
-        "line 2: more is missing|line 2: more is not in the steps before",
+        "line 2: more is missing|line 2: more is not in the earlier steps",
     ),
 ]
 
