@@ -43,7 +43,7 @@ class RunFolder:
     differs), other files, or is in use.
     """
 
-    def __init__(self, path: str | Path, settings: dict):
+    def __init__(self, path: str | Path, settings: dict) -> None:
         self.path = Path(path)
         self.files: dict[str, FileIO] = {}
         self.lock = FileLock(self.path / LOCK, timeout=0, thread_local=False)

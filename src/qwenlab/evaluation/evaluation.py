@@ -2,6 +2,7 @@
 kill."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from math import sqrt
@@ -168,8 +169,8 @@ def graded_record(
 
 def identity(model: Model, problems: Sequence[Problem]) -> dict[str, str]:
     """Fingerprints of the weights and of the problems."""
-    asked = repr([(p.number, p.id, p.question, p.answer) for p in problems])
-    data = fingerprint([asked.encode("utf-8", "replace")])
+    listed = repr([(p.number, p.id, p.question, p.answer) for p in problems])
+    data = fingerprint([listed.encode("utf-8", "replace")])
     return {"dtype": str(model.dtype), "weights": some_weights(model), "problems": data}
 
 
@@ -199,15 +200,16 @@ class Evaluation:
         batch_size: int,
         stats: Stats,
         grading: float,
-    ):
+    ) -> None:
         self.problems = len(problems)
         self.records = records
         self.batch_size = batch_size
         self.accuracy = fmean(record["verdict"] for record in records)
         self.interval = wilson(self.accuracy, self.problems)
-        self.cut_off = fmean(record["finish_reason"] == "length" for record in records)
+        reasons = Counter(record["finish_reason"] for record in records)
+        self.cut_off = reasons["length"] / len(records)
         self.no_answer = fmean(record["answer"] is None for record in records)
-        self.errors = sum(record["finish_reason"] == "error" for record in records)
+        self.errors = reasons["error"]
         self.sampled_tokens = stats.sampled_tokens
         self.generation_seconds = stats.seconds
         self.tokens_per_second = stats.tokens_per_second
@@ -243,7 +245,10 @@ def grouped(
         known = fields[record["number"]]
         if name in known:
             verdicts.setdefault(str(known[name]), []).append(record["verdict"])
-    return {value: (len(verdicts[value]), fmean(verdicts[value])) for value in sorted(verdicts)}
+    group = {}
+    for value in sorted(verdicts):
+        group[value] = (len(verdicts[value]), fmean(verdicts[value]))
+    return group
 
 
 def wilson(share: float, n: int) -> tuple[float, float]:

@@ -87,9 +87,9 @@ class Worker:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         # In a session of its own (on Windows, a process group), so the terminal's Ctrl-C can't
         # reach it.
-        apart = {"start_new_session": True, "creationflags": NEW_GROUP}
+        group = {"start_new_session": True, "creationflags": NEW_GROUP}
         try:
-            self.process = subprocess.Popen(command, **pipes, **apart, bufsize=0)
+            self.process = subprocess.Popen(command, **pipes, **group, bufsize=0)
         except OSError as problem:
             reason = f"{command[0]!r} doesn't start: {problem}"
             raise GradingError(f"grading needs a process of its own, {reason}") from None

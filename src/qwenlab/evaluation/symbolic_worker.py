@@ -137,7 +137,7 @@ def parser() -> "_Latex2Sympy":
 
     class Parser(_Latex2Sympy):
         def convert_postfix_list(self, arr: list, i: int = 0) -> sympy.Basic:
-            factors = [self.convert_postfix(part) for part in arr[i:]]
+            factors = list(map(self.convert_postfix, arr[i:]))
             if any(isinstance(factor, list) for factor in factors):
                 raise ValueError("a derivative")
             if len(factors) == 1 or any(isinstance(factor, sympy.MatrixBase) for factor in factors):

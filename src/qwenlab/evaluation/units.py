@@ -59,7 +59,9 @@ KNOWN: dict[str, str] = {}  # {alias: canonical name}
 for line in UNITS.strip().splitlines():
     for alias in line.split():
         KNOWN[alias] = line.split()[0]
-KNOWN |= {name + "s": unit for name, unit in KNOWN.items() if len(name) > 2 and name[-1] != "s"}
+for name in list(KNOWN):
+    if len(name) > 2 and name[-1] != "s":
+        KNOWN[name + "s"] = KNOWN[name]
 POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 POWERED = {"squared": 2, "cubed": 3}
 

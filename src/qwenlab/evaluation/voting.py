@@ -65,7 +65,8 @@ def find_group(answer: str, groups: list[str], budget: Budget) -> str:
 
 def count_votes(groups: Sequence[str | None]) -> tuple[str | None, dict[str, int]]:
     """As `majority_vote`, for answers that are equal only where their texts are."""
-    counts = Counter(group for group in groups if group is not None)
+    counts = Counter(groups)
+    counts.pop(None, None)
     return max(counts, key=counts.get, default=None), dict(counts)
 
 

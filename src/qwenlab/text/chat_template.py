@@ -32,7 +32,7 @@ class ChatTemplate:
 
     def __init__(
         self, text: str, source: str = "chat template", variables: dict[str, str] | None = None
-    ):
+    ) -> None:
         self.source = source
         self.variables = variables or {}
         try:

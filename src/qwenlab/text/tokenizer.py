@@ -51,7 +51,7 @@ class Tokenizer:
         vocab_size: int = 0,
         source: str = FILE,
         eos_token: str | None = None,
-    ):
+    ) -> None:
         """spec: the content of tokenizer.json. vocab_size: the model's, where its embedding has
         more rows than there are tokens (Qwen3-0.6B: 151,936 for 151,669). Raises TokenizerError,
         naming `source`."""
@@ -244,7 +244,7 @@ class Stream:
     The texts that `push` and `end` return, joined, equal `decode` of all ids.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_control: bool = False):
+    def __init__(self, tokenizer: Tokenizer, skip_control: bool = False) -> None:
         self.tokenizer = tokenizer
         self.skip_control = skip_control
         self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")

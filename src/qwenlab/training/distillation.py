@@ -287,7 +287,7 @@ def rectangle(rows: Sequence[Row], pad_id: int) -> tuple[Tensor, Tensor, Tensor]
     the ids of answers, their stop ids included. Both masks come from lengths, because an answer may
     contain the pad id, or end with it."""
     input_ids = right_pad([row.ids for row in rows], pad_id)
-    lengths = torch.tensor([len(row.ids) for row in rows])[:, None]  # (B, 1)
+    lengths = torch.tensor(list(map(row_length, rows)))[:, None]  # (B, 1)
     prompts = torch.tensor([row.prompt for row in rows])[:, None]  # (B, 1)
     columns = torch.arange(input_ids.shape[1])  # (T,)
     mask = columns < lengths  # (B, T)

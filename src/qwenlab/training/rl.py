@@ -9,7 +9,7 @@ formulas are in `qwenlab.training.objective`.
 from collections.abc import Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from itertools import chain, compress
+from itertools import compress
 from pathlib import Path
 from time import perf_counter
 
@@ -159,10 +159,14 @@ def grpo(
     def roll_out(step: int) -> tuple[Result, Tensor]:
         """The answers of a step, and their rewards (prompts, rollouts)."""
         chosen = problem_order(len(problems), seed, step * prompts_per_step, prompts_per_step)
-        seeds = [(seed * 2**32 + epoch) * 2**32 + problems[i].number for epoch, i in chosen]
+        asked = []
+        seeds = []
+        for epoch, i in chosen:
+            asked.append(prompts[i])
+            seeds.append((seed * 2**32 + epoch) * 2**32 + problems[i].number)
         result = generate(
             model,
-            [prompts[i] for _, i in chosen],
+            asked,
             n=num_rollouts,
             max_new_tokens=max_new_tokens,
             temperature=temperature,
@@ -203,8 +207,8 @@ def grpo(
             "training_seconds": perf_counter() - sampled,
         }
 
-    with RunFolder(folder, settings) if folder else nullcontext() as held:
-        training = Training(model, held, lr=lr, clip=clip)
+    with RunFolder(folder, settings) if folder else nullcontext() as run:
+        training = Training(model, run, lr=lr, clip=clip)
         return training.run(
             one_step,
             steps=steps,
@@ -253,8 +257,10 @@ def rectangle(
     lengths = torch.tensor([len(request.logprobs) for request in requests])
     completions = torch.arange(ids.shape[1]) >= ids.shape[1] - lengths[:, None]  # (B, T)
     old_logprobs = torch.zeros(ids.shape)
-    recorded = chain.from_iterable(request.logprobs for request in requests)
-    old_logprobs[completions] = torch.tensor(list(recorded))
+    recorded = []
+    for request in requests:
+        recorded += request.logprobs
+    old_logprobs[completions] = torch.tensor(recorded)
     return ids.to(device), mask.to(device), completions.to(device), old_logprobs.to(device)
 
 

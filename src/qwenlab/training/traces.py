@@ -233,10 +233,10 @@ def make_traces(
     is usable, ProblemError, RunFolderError, and ValueError for a wrong option or two problems with
     the same number: all but the first before anything is written.
     """
-    numbers = [problem.number for problem in problems]
-    if len(set(numbers)) < len(numbers):
+    keys = [(problem.number,) for problem in problems]
+    if len(set(keys)) < len(keys):
         raise ValueError(
-            f"{len(numbers)} problems with {len(set(numbers))} numbers, expected one for each"
+            f"{len(keys)} problems with {len(set(keys))} numbers, expected one for each"
         )
     flags(only_right=only_right, plain=plain, progress=progress)
     whole(slots, "slots", 1)
@@ -287,7 +287,6 @@ def make_traces(
         run.append(TRACES if usable else REJECTED, record)
 
     with RunFolder(folder, settings) as run:
-        keys = [(number,) for number in numbers]
         kept = run.done(TRACES, FIELDS, ("number",), keys)
         rejected = run.done(REJECTED, FIELDS, ("number",), keys)
         if twice := kept.keys() & rejected.keys():
@@ -295,7 +294,7 @@ def make_traces(
                 f"{run.path}: number {min(twice)[0]} is in both {TRACES} and {REJECTED}"
             )
         done = kept | rejected
-        left = [request for request in requests if (numbers[request.index],) not in done]
+        left = [request for request in requests if keys[request.index] not in done]
         bar = tqdm(total=len(requests), initial=len(done), unit="answer", disable=not progress)
         with bar:
             for request in run_requests(model, left, slots, "continuous", 1, Stats()):
