@@ -318,10 +318,10 @@ def test_the_old_command_names_the_new_one(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--batch", "1,two"], "--batch is '1,two', expected whole numbers with commas"),
+        (["--batch", "1,two"], "--batch is '1,two', expected whole numbers separated by commas"),
         (["--batch", "0"], "a batch size is 0, expected a whole number of at least 1"),
         (["--batch", "2,2"], "batch_sizes is [2, 2], expected at least one size and none twice"),
-        (["--prefill", "x"], "--prefill is 'x', expected whole numbers with commas"),
+        (["--prefill", "x"], "--prefill is 'x', expected whole numbers separated by commas"),
         (["--prefill", "0"], "a prefill length is 0, expected a whole number of at least 1"),
         (["--prefill", "257"], "the longest row would hold 257 tokens, expected at most 256"),
         (["--prompt-tokens", "0"], "prompt_tokens is 0, expected a whole number of at least 1"),

@@ -1,4 +1,4 @@
-"""What holds while a training runs: no kernel changes."""
+"""Training always uses the same kernels."""
 
 from contextlib import AbstractContextManager
 
@@ -6,7 +6,7 @@ from qwenlab.fast import linear
 
 
 def reference_kernels() -> AbstractContextManager[None]:
-    """Inside, F.linear computes every product, or the kernel that QWENLAB_LINEAR names: kernels
-    chosen by measuring differ in the last bits, so the same seed wouldn't give the same weights
-    twice."""
+    """Inside, every product is computed by F.linear, or by the kernel that QWENLAB_LINEAR names:
+    kernels chosen by measurement differ in the last bits, so the same seed could give different
+    weights."""
     return linear.forced_to(linear.forced() or "linear")
