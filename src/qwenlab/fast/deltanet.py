@@ -16,7 +16,8 @@ from qwenlab.model.layers import at_least_float32
 
 
 class FastDeltaNet(FusedOwner, DeltaNet):
-    """Steps of one token a row; whatever is longer, or has pads, runs plain."""
+    """Steps of one token a row; whatever is longer, or has pads, runs plain but for its
+    convolution."""
 
     NAMES = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
 
@@ -49,10 +50,10 @@ class FastDeltaNet(FusedOwner, DeltaNet):
     def convolve(self, inputs: Tensor) -> Tensor:
         """As the plain one, tap by tap: PyTorch's depthwise convolution is several times slower on
         a CPU."""
-        if runs_plain(inputs) or not is_plain(self.conv1d, nn.Conv1d):
+        if runs_plain(inputs, DeltaNet) or not is_plain(self.conv1d, nn.Conv1d):
             return super().convolve(inputs)
-        inputs = inputs.float()
-        taps = self.conv1d.weight[:, 0].t().float().contiguous()  # (taps, channels)
+        inputs = at_least_float32(inputs)
+        taps = at_least_float32(self.conv1d.weight[:, 0].t()).contiguous()  # (taps, channels)
         width = inputs.shape[1] - self.taps + 1
         mixed = inputs[:, :width] * taps[0]
         for tap in range(1, self.taps):
