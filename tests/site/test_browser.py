@@ -130,12 +130,20 @@ def widgets(page):
     return found
 
 
-@pytest.fixture(scope="module", params=LESSONS, ids=lambda name: Path(name).stem)
-def lesson(request, chromium, address):
-    """A lesson's name and its page, opened once for all its tests."""
+@pytest.fixture(scope="module")
+def tab(chromium, address):
     with Watch(chromium, address) as watch:
-        watch.open(request.param)
-        yield request.param, watch
+        yield watch
+
+
+@pytest.fixture(scope="module", params=LESSONS, ids=lambda name: Path(name).stem)
+def lesson(request, tab):
+    """A lesson's name and its page, opened once for all its tests, as from the lesson before."""
+    tab.errors.clear()
+    tab.outside.clear()
+    tab.look(DESK, "light")
+    tab.open(request.param)
+    return request.param, tab
 
 
 def test_a_lesson_is_quiet_fits_and_is_readable(lesson):
@@ -259,3 +267,10 @@ def test_mathematics_is_set_offline(chromium, address, tmp_path):
         page.locator("mjx-container").first.wait_for()
         page.evaluate("document.fonts.ready")
         assert watch.errors == [] and watch.outside == []
+
+
+def test_what_a_page_asks_of_others_is_noticed(chromium, address):
+    with Watch(chromium, address) as watch:
+        page = watch.open(LESSONS[0])
+        page.evaluate("fetch('https://example.org/x').catch(() => null)")
+        assert watch.outside == ["https://example.org/x"]
