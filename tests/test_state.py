@@ -261,7 +261,10 @@ def test_more_rows_than_before_without_growing(model):
         (lambda s, m: s.select([-1]), "not all within 0..3"),
         (lambda s, m: s.select(torch.tensor([True])), "1 entries, the state 4 slots"),
         (lambda s, m: s.select([]), "no slot was chosen"),
-        (lambda s, m: s.select([0.5]), "\\[0.5\\] names no slots, expected slot numbers or one bool per slot"),
+        (
+            lambda s, m: s.select([0.5]),
+            "\\[0.5\\] names no slots, expected slot numbers or one bool per slot",
+        ),
         (lambda s, m: s.select(slice(0, 2)), "slice(.*) names no slots"),
         (lambda s, m: s.reset("ab"), "'ab' names no slots"),
         (lambda s, m: s.select([0, 2**70]), "expected slot numbers"),
@@ -270,7 +273,10 @@ def test_more_rows_than_before_without_growing(model):
         (lambda s, m: s.put([0, 0], s.select([0, 1])), "names a slot twice"),
         (lambda s, m: m.new_state(0), "at least 1 slot"),
         (lambda s, m: m.new_state(1, capacity=0), "at least 1 token"),
-        (lambda s, m: m.new_state(4, capacity=2).put([0, 1, 2, 3], s), "slot 2 would hold 5 tokens"),
+        (
+            lambda s, m: m.new_state(4, capacity=2).put([0, 1, 2, 3], s),
+            "slot 2 would hold 5 tokens",
+        ),
     ],
 )
 def test_bad_rows_say_so(model, call, message):

@@ -28,7 +28,7 @@ class CheckpointError(QwenlabError):
 
 
 def load(name, dtype=None, device=None, fast: bool = True) -> tuple[Model, Tokenizer | None]:
-    """The model and the tokenizer of a checkpoint. Without a tokenizer.json the tokenizer is None,
+    """The model and the tokenizer of a checkpoint; without a tokenizer.json the tokenizer is None,
     with a warning.
 
     name: a shipped model ("tiny"; a folder of that name is "./tiny"), else a folder in Hugging Face
@@ -38,12 +38,13 @@ def load(name, dtype=None, device=None, fast: bool = True) -> tuple[Model, Token
 
     fast: on a CPU, whether `qwenlab.fast.optimize` is applied; logits differ by rounding only.
 
-    The model comes ready for inference: `eval()`, and no parameter asks for gradients. Call
-    `model.requires_grad_(True)` to train it. `model.stop_ids` are the ids that end an answer,
-    `model.ignored` names the checkpoint's tensors that were not needed (those of a multimodal
-    Qwen3.5 that see). If config.json ties lm_head to the embedding but the stored one differs, the
-    stored one is used, with a warning. Raises CheckpointError, ConfigError, WeightsError,
-    TokenizerError or ChatTemplateError, each in one line.
+    The model comes ready for inference: `eval()`, and no parameter asks for gradients, so a call is
+    as fast outside torch.no_grad() as inside. Call `model.requires_grad_(True)` to train it, which
+    runs the plain code. `model.stop_ids` are the ids that end an answer, `model.ignored` names the
+    checkpoint's tensors that were not needed (the vision tower of a multimodal Qwen3.5). If
+    config.json ties lm_head to the embedding but the stored one differs, the stored one is used,
+    with a warning. Raises CheckpointError, ConfigError, WeightsError, TokenizerError or
+    ChatTemplateError, each in one line.
     """
     device = choose_device(device)
     dtype = choose_dtype(dtype, device)
