@@ -44,8 +44,9 @@ def load(
 
     fast: whether to apply `qwenlab.fast.optimize` on a CPU; logits then differ by rounding only.
 
-    The model is ready for inference: in `eval()`, and no parameter requires gradients. Call
-    `model.requires_grad_(True)` to train it. `model.stop_ids` are the ids that end an answer,
+    The model is ready for inference: in `eval()`, and no parameter requires gradients, so a
+    call is as fast outside torch.no_grad() as inside. Call `model.requires_grad_(True)` to train
+    it, which runs the plain code. `model.stop_ids` are the ids that end an answer,
     `model.ignored` names the checkpoint's tensors that were not needed (the vision tower of a
     multimodal Qwen3.5). If config.json ties lm_head to the embedding but the stored lm_head
     differs, the stored one is used, with a warning. Raises CheckpointError, ConfigError,

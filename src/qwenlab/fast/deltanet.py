@@ -1,5 +1,5 @@
-"""Gated DeltaNet's decode step: one product for its four projections, its state changed in
-place."""
+"""Gated DeltaNet with one product for its four projections, and a decode step that changes its
+state in place."""
 
 import math
 
@@ -16,8 +16,7 @@ from qwenlab.model.layers import at_least_float32
 
 
 class FastDeltaNet(FusedOwner, DeltaNet):
-    """Steps of one token a row; whatever is longer, or has pads, runs plain but for its
-    convolution."""
+    """The four projections as one product; and a decode step, one token per row, of its own."""
 
     NAMES = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
 
@@ -25,9 +24,7 @@ class FastDeltaNet(FusedOwner, DeltaNet):
         weight = self.fused_weight() if self.takes_a_step(x, batch) else None
         if weight is None:
             return super().forward(x, batch)
-        channels = 2 * self.key_width + self.value_width
-        widths = [channels, self.value_width, self.value_heads, self.value_heads]
-        qkv, z, b, a = product(x[:, 0], weight).split(widths, dim=-1)  # (B, ...)
+        qkv, z, b, a = self.split_projected(product(x[:, 0], weight))  # (B, ...)
         beta = at_least_float32(b).sigmoid()[..., None]  # (B, value heads, 1)
         decay = log_decay(a, self.A_log, self.dt_bias).exp()[..., None]
         conv_state, recurrent_state = self.read_state(batch, qkv.dtype)
@@ -40,6 +37,18 @@ class FastDeltaNet(FusedOwner, DeltaNet):
         gate = F.silu(at_least_float32(z).view(out.shape))
         out = (norm(self._modules["norm"], out) * gate).view(len(x), 1, -1)
         return project(self.out_proj, out.to(x.dtype))
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        weight = None if runs_plain(x, DeltaNet) else self.fused_weight()
+        if weight is None:
+            return super().project(x)
+        return self.split_projected(product(x, weight))
+
+    def split_projected(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(..., all outputs) to qkv, z, b and a."""
+        channels = 2 * self.key_width + self.value_width
+        widths = [channels, self.value_width, self.value_heads, self.value_heads]
+        return projected.split_with_sizes(widths, dim=-1)
 
     def takes_a_step(self, x: Tensor, batch: ForwardBatch) -> bool:
         """Whether this is one token a row with a state, through nothing but plain modules."""

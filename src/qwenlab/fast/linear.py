@@ -9,9 +9,9 @@ matrix of a given shape, each kernel is timed for some milliseconds and the fast
 clock, so two processes may choose differently, and a run that is resumed may differ from an
 uninterrupted one in the last bit of a log-probability (greedy ids and finish reasons don't, but for
 exact ties). Where that matters, set the environment variable QWENLAB_LINEAR to linear, transposed,
-shared or onednn before the first call: it forces one kernel, and nothing is measured. Training does
-so by itself (`forced_to`). `table()` shows what was chosen, and `record()` gives it to a program:
-`bench` stores it with its timings.
+shared or onednn before the first call: it forces one kernel for two rows or more, and nothing is
+measured (a single row always takes `F.linear`). Training does so by itself (`forced_to`). `table()`
+shows what was chosen, and `record()` gives it to a program: `bench` stores it with its timings.
 """
 
 import os
@@ -40,7 +40,7 @@ def measured_for(rows: int) -> int:
     return next((step for step in STEPS if step >= rows), STEPS[-1])
 
 
-MEASURED_FOR = [measured_for(rows) for rows in range(MOST + 2)]
+MEASURED_FOR = [measured_for(rows) for rows in range(MOST + 1)]
 
 
 def transposed(x: Tensor, weight: Tensor) -> Tensor:
@@ -96,8 +96,12 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     """x (..., K) times weight (N, K) to (..., N); F.linear where a gradient is needed."""
     if x.requires_grad or (weight.requires_grad and torch.is_grad_enabled()):
         return F.linear(x, weight)
-    rows = x.numel() // x.shape[-1]
-    key = (MEASURED_FOR[min(rows, MOST + 1)], weight.shape, weight.dtype, torch.get_num_threads())
+    inputs = weight.size(1)
+    rows = x.numel() // inputs
+    if rows == 1:
+        return F.linear(x, weight)
+    measured = MEASURED_FOR[rows] if rows <= MOST else 1
+    key = (measured, weight.size(0), inputs, weight.dtype, torch.get_num_threads())
     name = forcing.get() or known.get(key)
     if name is None:
         name = known[key] = choose(rows, weight)
@@ -111,9 +115,11 @@ def choose(rows: int, weight: Tensor) -> str:
     """The kernel's name for so many rows of this matrix: forced, chosen before, or measured now."""
     if weight.device.type != "cpu":
         return "linear"
+    if rows == 1:
+        return "linear"
     if forced():
         return forced()
-    rows = MEASURED_FOR[min(rows, MOST + 1)]
+    rows = measured_for(rows)
     if rows == 1:
         return "linear"
     what = describe(rows, weight)

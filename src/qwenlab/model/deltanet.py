@@ -55,10 +55,9 @@ class DeltaNet(nn.Module):
 
     def forward(self, x: Tensor, batch: ForwardBatch) -> Tensor:
         """x (B, W, hidden) to the same."""
-        qkv = self.in_proj_qkv(x)  # (B, W, channels)
-        z = self.in_proj_z(x)  # (B, W, value heads * Dv)
-        beta = at_least_float32(self.in_proj_b(x)).sigmoid()  # (B, W, value heads)
-        g = log_decay(self.in_proj_a(x), self.A_log, self.dt_bias)  # (B, W, value heads)
+        qkv, z, b, a = self.project(x)
+        beta = at_least_float32(b).sigmoid()  # (B, W, value heads)
+        g = log_decay(a, self.A_log, self.dt_bias)  # (B, W, value heads)
         if batch.valid_mask is not None:
             # Hides the pads from the memory: no decay and nothing written leaves S bit-identical.
             pads = ~batch.valid_mask[..., None]  # (B, W, 1)
@@ -73,6 +72,14 @@ class DeltaNet(nn.Module):
         gate = F.silu(at_least_float32(z).view(out.shape))  # (B, W, value heads, Dv)
         out = (self.norm(out) * gate).flatten(2)  # (B, W, value heads * Dv)
         return self.out_proj(out.to(x.dtype))
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """x (B, W, hidden) to what the other steps need of it.
+
+        qkv (B, W, channels) for queries, keys and values; z (B, W, value heads * Dv) for the output
+        gate; b and a (B, W, value heads) for beta and the decay.
+        """
+        return self.in_proj_qkv(x), self.in_proj_z(x), self.in_proj_b(x), self.in_proj_a(x)
 
     def convolve(self, inputs: Tensor) -> Tensor:
         """Causal depthwise convolution and silu.
@@ -171,8 +178,8 @@ def delta_chunks(
     decay, not above 0; beta (B, W, heads); memory (B, heads, Dk, Dv), left as it is. Returns S^T q
     after each token (B, W, heads, Dv) and the new memory.
     """
-    # Copied, so that a head's tokens lie side by side for the many products that read them.
-    q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))  # (B, heads, W, D)
+    # (B, heads, W, D), contiguous because the products below would copy them one after another.
+    q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))
     g, beta = (x.transpose(1, 2)[..., None] for x in (g, beta))  # (B, heads, W, 1)
     outputs = []
     for start in range(0, q.shape[2], chunk_size):
