@@ -247,10 +247,7 @@ def test_a_folder_in_use_is_a_failure(run, tmp_path):
         RunFolder(tmp_path / "run", {}).close()
         with RunFolder(tmp_path / "run", {}):
             code, _, err = run(command, *TINY, "--data", "tiny-train", "--output", "run")
-            assert (
-                code == 1
-                and err.splitlines()[-1] == "qwenlab: run: another process is using it"
-            )
+            assert code == 1 and err.splitlines()[-1] == "qwenlab: run: another process is using it"
 
 
 @pytest.mark.parametrize(("number", "status"), [(28, 1), (122, 1), (5, 1), (13, 2), (36, 2)])
