@@ -7,6 +7,9 @@ old library did, and old addresses lead on.
   changed since, the cache is dropped and every page is read again.
 - `qwenlab_moved` in _config.yml names pages by their old and new places. At each old address a
 small page leads on.
+- Models that run in the page (`page_model`) are written once into _static/qwenlab/, with their
+  scripts. A page loads no more than loader.js until a widget asks for one. `qwenlab_page_models`
+  in _config.yml names the models: shipped ones, or folders of checkpoints.
 """
 
 import hashlib
@@ -48,8 +51,11 @@ def setup(app):
     )  # "env": another value, and every page is read again
     app.connect("config-inited", drop_stale_cache)
     app.add_config_value("qwenlab_moved", {}, "html")
+    app.add_config_value("qwenlab_page_models", ["tiny", "tiny-hybrid"], "html")
+    app.add_js_file("qwenlab/loader.js")
     app.connect("build-finished", restore)
     app.connect("build-finished", write_moved)
+    app.connect("build-finished", write_page_models)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -73,6 +79,22 @@ def write_moved(app, error):
         address = posixpath.relpath(new, posixpath.dirname(old) or ".") + ".html"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(MOVED.format(address=address), encoding="utf-8")
+
+
+def write_page_models(app, error):
+    """The scripts that a model in the page needs, and each model's weights, as scripts."""
+    if error is not None or app.builder.format != "html":
+        return
+    # Imported here: it loads PyTorch, which the rest of this extension does without.
+    from qwenlab.teach.in_page import page_model, page_scripts
+
+    folder = Path(app.outdir) / "_static" / "qwenlab"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, script in page_scripts().items():
+        (folder / name).write_text(script, encoding="utf-8")
+    for name in app.config.qwenlab_page_models:
+        model = page_model(name)
+        (folder / f"model-{model.name}.js").write_text(model.script(), encoding="utf-8")
 
 
 def library_hash(folder):
