@@ -16,7 +16,7 @@ from forks import Forked
 from helpers import count, with_marks
 
 import qwenlab
-from qwenlab.engine.request import make_requests
+from qwenlab.engine.prompts import make_requests
 from qwenlab.evaluation import (
     answering,
     evaluate,

@@ -4,7 +4,7 @@ import pytest
 from helpers import alone_greedy
 
 import qwenlab
-from qwenlab.engine.request import make_requests, new_request
+from qwenlab.engine.prompts import make_requests, new_request
 
 
 def test_the_old_package_names_the_new_place():

@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from qwenlab.engine.engine import Engine
-from qwenlab.engine.request import Request, SamplingParams, is_list, new_request, plain, spread
+from qwenlab.engine.options import is_list, plain, spread
+from qwenlab.engine.prompts import new_request
+from qwenlab.engine.request import Request, SamplingParams
 from qwenlab.engine.results import Stats
 from qwenlab.errors import whole
 

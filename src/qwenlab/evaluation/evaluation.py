@@ -11,7 +11,8 @@ from time import perf_counter
 from tqdm import tqdm
 
 from qwenlab.engine.engine import Engine
-from qwenlab.engine.request import RequestOutput, make_requests
+from qwenlab.engine.prompts import make_requests
+from qwenlab.engine.request import RequestOutput
 from qwenlab.engine.results import Stats
 from qwenlab.errors import whole
 from qwenlab.evaluation.answering import rows_that_fit, run_requests

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from qwenlab.engine.request import Request, make_requests
+from qwenlab.engine.prompts import make_requests
+from qwenlab.engine.request import Request
 from qwenlab.engine.results import Stats
 from qwenlab.errors import QwenlabError, failure, flags, whole
 from qwenlab.evaluation.answering import run_requests
