@@ -13,10 +13,11 @@ import os
 from dataclasses import asdict
 from functools import lru_cache
 from html import escape
+from itertools import groupby
 from pathlib import Path
 
 import torch
-from tokenizers import Regex, pre_tokenizers
+from tokenizers import Regex, normalizers
 
 from qwenlab.errors import QwenlabError, read_json
 from qwenlab.loading import TOKENIZER, find_checkpoint, load, shipped_folder, shipped_names
@@ -46,8 +47,8 @@ class PageModel(Html):
         still = f"The model {name} ({count:,} parameters) runs in the page itself."
         body = (
             f'<div class="qwl qwl-page-model" data-qwenlab-model="{escape(name)}">'
-            f"<p>{escape(still)} <span>It needs scripts: switch them on, or run this cell and trust "
-            "the notebook.</span></p></div>"
+            f"<p>{escape(still)} <span>It needs scripts: switch them on, or run this cell and "
+            "trust the notebook.</span></p></div>"
         )
         super().__init__(body, still)
 
@@ -203,15 +204,17 @@ def character_class(name: str) -> str:
     r"""The characters that `name` (`\s`, for example) means to the tokenizers library, as ranges of
     a JavaScript class: asked of the library, because every regex engine has tables of its own."""
     points = [*range(0xD800), *range(0xE000, 0x110000)]  # no halves of surrogate pairs
-    text = "".join(map(chr, points))
-    split = pre_tokenizers.Split(Regex(f"(?:{name})+"), "removed")
+    without = normalizers.Replace(Regex(f"{name}+"), "").normalize_str
+    inside: list[int] = []
+    for start in range(0, len(points), 4096):  # the library is slow on long texts
+        chunk = points[start : start + 4096]
+        outside = without("".join(map(chr, chunk)))
+        if len(outside) < len(chunk):
+            inside += sorted(set(chunk).difference(map(ord, outside)))
     ranges = []
-    start = 0
-    outside = [place for _, place in split.pre_tokenize_str(text)]
-    for first, end in [*outside, (len(text), len(text))]:
-        if start < first:
-            ranges.append(f"\\u{{{points[start]:x}}}-\\u{{{points[first - 1]:x}}}")
-        start = end
+    for _, run in groupby(enumerate(inside), lambda pair: pair[1] - pair[0]):
+        members = [point for _, point in run]
+        ranges.append(f"\\u{{{members[0]:x}}}-\\u{{{members[-1]:x}}}")
     return "".join(ranges)
 
 

@@ -347,47 +347,82 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 
   // --- layers.py -------------------------------------------------------------------------------
 
-  // x (N, in), weight (out, in): x W^T, (N, out). Four outputs at a time, so that each feature of
-  // x is fetched once for four products.
+  // x (N, in), weight (out, in): x W^T, (N, out). Four tokens at a time, then the rest one by one.
   function linear(x, weight, inputs) {
     const count = x.length / inputs;
     const outputs = weight.length / inputs;
     const out = new Float32Array(count * outputs);
-    const row = new Float64Array(inputs);
-    for (let n = 0; n < count; n++) {
-      row.set(x.subarray(n * inputs, (n + 1) * inputs));
-      let o = 0;
-      for (; o + 4 <= outputs; o += 4) {
-        const a = o * inputs;
-        const b = a + inputs;
-        const c = b + inputs;
-        const d = c + inputs;
-        let sum_a = 0;
-        let sum_b = 0;
-        let sum_c = 0;
-        let sum_d = 0;
-        for (let i = 0; i < inputs; i++) {
-          const feature = row[i];
-          sum_a += feature * weight[a + i];
-          sum_b += feature * weight[b + i];
-          sum_c += feature * weight[c + i];
-          sum_d += feature * weight[d + i];
-        }
-        const place = n * outputs + o;
-        out[place] = sum_a;
-        out[place + 1] = sum_b;
-        out[place + 2] = sum_c;
-        out[place + 3] = sum_d;
-      }
-      for (; o < outputs; o++) {
-        let sum = 0;
-        for (let i = 0; i < inputs; i++) {
-          sum += row[i] * weight[o * inputs + i];
-        }
-        out[n * outputs + o] = sum;
-      }
+    const wide = Float64Array.from(x);
+    let n = 0;
+    for (; n + 4 <= count; n += 4) {
+      four_tokens(wide, weight, inputs, outputs, n, out);
+    }
+    for (; n < count; n++) {
+      one_token(wide, weight, inputs, outputs, n, out);
     }
     return out;
+  }
+
+  // Two outputs of four tokens at a time: eight products for each six numbers fetched.
+  function four_tokens(x, weight, inputs, outputs, n, out) {
+    const [a, b, c, d] = [0, 1, 2, 3].map((t) => (n + t) * inputs);
+    for (let o = 0; o < outputs; o += 2) {
+      const u = o * inputs;
+      const v = o + 1 < outputs ? u + inputs : u;
+      let [ua, ub, uc, ud] = [0, 0, 0, 0];
+      let [va, vb, vc, vd] = [0, 0, 0, 0];
+      for (let i = 0; i < inputs; i++) {
+        const first = weight[u + i];
+        const second = weight[v + i];
+        const xa = x[a + i];
+        const xb = x[b + i];
+        const xc = x[c + i];
+        const xd = x[d + i];
+        ua += first * xa;
+        ub += first * xb;
+        uc += first * xc;
+        ud += first * xd;
+        va += second * xa;
+        vb += second * xb;
+        vc += second * xc;
+        vd += second * xd;
+      }
+      const place = n * outputs + o;
+      out[place] = ua;
+      out[place + outputs] = ub;
+      out[place + 2 * outputs] = uc;
+      out[place + 3 * outputs] = ud;
+      if (v > u) {
+        out[place + 1] = va;
+        out[place + outputs + 1] = vb;
+        out[place + 2 * outputs + 1] = vc;
+        out[place + 3 * outputs + 1] = vd;
+      }
+    }
+  }
+
+  // Four outputs of one token at a time.
+  function one_token(x, weight, inputs, outputs, n, out) {
+    const start = n * inputs;
+    for (let o = 0; o < outputs; o += 4) {
+      const rows = Math.min(4, outputs - o);
+      const a = o * inputs;
+      const b = rows > 1 ? a + inputs : a;
+      const c = rows > 2 ? b + inputs : a;
+      const d = rows > 3 ? c + inputs : a;
+      let [sum_a, sum_b, sum_c, sum_d] = [0, 0, 0, 0];
+      for (let i = 0; i < inputs; i++) {
+        const feature = x[start + i];
+        sum_a += feature * weight[a + i];
+        sum_b += feature * weight[b + i];
+        sum_c += feature * weight[c + i];
+        sum_d += feature * weight[d + i];
+      }
+      const sums = [sum_a, sum_b, sum_c, sum_d];
+      for (let row = 0; row < rows; row++) {
+        out[n * outputs + o + row] = sums[row];
+      }
+    }
   }
 
   function added(x, y) {
