@@ -110,6 +110,7 @@ class Script:
 
     def step(self) -> None:
         plan = self.scheduler.schedule()
+        assert self.scheduler.plan(plan.moves, plan.preempted) == plan  # planning changes nothing
         self.check_plan(plan)
         if self.rng.random() < 0.03:  # the plan never comes back, and nobody knows what was done
             self.device.forget()

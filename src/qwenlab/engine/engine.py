@@ -30,8 +30,8 @@ def one_at_a_time(step: Callable) -> Callable:
     def guarded_step(engine: "Engine") -> list[RequestOutput]:
         engine.check_outside_of_step()
         try:
-            engine.stepping = True
             try:
+                engine.stepping = True
                 return step(engine)
             except BaseException:
                 engine.recover()

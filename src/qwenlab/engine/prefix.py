@@ -50,13 +50,9 @@ def common_length(requests: list[Request]) -> int:
     return shortest
 
 
-def prefixes_being_read(requests: list[Request]) -> set[Prefix]:
-    """The prefixes that those of the requests read which have started to prefill."""
-    being_read: set[Prefix] = set()
-    for request in requests:
-        if request.num_computed_tokens > 0:
-            being_read.update(request.prefixes)
-    return being_read
+def unread(request: Request, num_tokens: int) -> list[Prefix]:
+    """Those of the request's prefixes that its first `num_tokens` tokens don't contain."""
+    return [prefix for prefix in request.prefixes if prefix.length > num_tokens]
 
 
 def longest_saved(request: Request, saved: Collection[Prefix]) -> Prefix | None:

@@ -2,8 +2,8 @@
 
 `schedule` moves requests between the waiting queue and the slots, and plans a step; somebody else
 executes the plan; `update` takes it back with the sampled tokens. Only `update` records progress:
-what was read, sampled and saved. If a plan never comes back, its step was interrupted and nobody
-knows what the slots hold, so the next `schedule` preempts every request first.
+what was prefilled, sampled and saved. If a plan never comes back, its step was interrupted, and
+because nobody knows what the slots hold, the next `schedule` preempts every request first.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from qwenlab.engine.prefix import (
     leave_all,
     leave_read,
     longest_saved,
-    prefixes_being_read,
+    unread,
 )
 from qwenlab.engine.request import Request
 from qwenlab.engine.slots import assign_slots, pin_slots
@@ -42,12 +42,15 @@ POLICIES = {
 
 
 class Scheduler:
-    """Requests wait in order of arrival, run in a slot, and finish.
+    """Requests wait in order of arrival, run in a slot (a place in the state), and finish.
+
+    `admit` picks the next requests, `preempt_over_budget` sends some back, `assign` says who
+    decodes and in which slot, `plan` who prefills which tokens, `take_token` when an answer ends.
 
     `running` lists the requests in slots 0..R-1, in that order: first those that decode, then those
-    that still prefill. Each kind therefore reads its part of the state as a view. If `pinned`, a
-    request's slot is its index instead, and keeps what it holds when the request finishes. At most
-    `chunk` tokens of a prompt are read per step. `token_budget`: see Engine.
+    that still prefill, so that each kind reads its part of the state as a view. If `pinned`, a
+    request's slot is its index instead, and keeps what it holds when the request finishes. A slot
+    prefills at most `chunk` tokens per step. `token_budget`: see Engine.
     """
 
     def __init__(
@@ -137,7 +140,7 @@ class Scheduler:
             self.running = [r for r in self.running if r.slot is not None]
 
     def preempt_over_budget(self) -> tuple[Request, ...]:
-        """Preempts the youngest until the others can have a token each. One alone always can."""
+        """Preempts the youngest until the others fit the budget. A single request always does."""
         preempted = []
         while len(self.running) > 1 and not self.within_budget(self.running):
             youngest = max(self.running, key=lambda request: request.arrival)
@@ -161,13 +164,13 @@ class Scheduler:
             self.regroup = True
 
     def within_budget(self, requests: list[Request]) -> bool:
-        """Whether the requests fit once each has one more token."""
+        """Whether the requests fit the budget once each has one more token."""
         if self.token_budget is None:
             return True
         return sum(r.num_tokens + 1 for r in requests) <= self.token_budget
 
     def preempt(self, request: Request) -> None:
-        """Back to the head of the queue; its prompt and answer so far will be read again."""
+        """Back to the head of the queue: its prompt and answer so far will be prefilled again."""
         self.waiting.appendleft(request)
         leave_all(request)
         self.free(request, reset=True)
@@ -203,9 +206,12 @@ class Scheduler:
         held_back = []
         sampled = [request for request, _ in self.decoding]
         prefilling = self.running[len(self.decoding) :]
-        being_read = prefixes_being_read(prefilling)
+        being_read: set[Prefix] = set()  # a request that shares one of these waits for its copy
         for request in prefilling:
-            if request.finish_reason is not None:  # cancelled before it had read its prompt
+            if request.num_computed_tokens > 0:
+                being_read.update(request.prefixes)
+        for request in prefilling:
+            if request.finish_reason is not None:  # cancelled during its prefill
                 continue
             start = request.num_computed_tokens
             if start == 0:
@@ -216,7 +222,7 @@ class Scheduler:
                 if prefix is not None:
                     copies.append(Copy(prefix, request.slot))
                     start = prefix.length
-            being_read.update(request.prefixes)
+            being_read.update(unread(request, start))
             end = self.prefill_end(request, start)
             prefill.append(Prefill(request, request.slot, start, end))
             if end == request.num_tokens:
@@ -240,11 +246,10 @@ class Scheduler:
         )
 
     def prefill_end(self, request: Request, start: int) -> int:
-        """How far a request prefills in a step: a chunk, but it stops at the end of a prefix."""
+        """A chunk beyond `start`, or to the end of a shared prefix, where it can be copied."""
         end = min(start + self.chunk, request.num_tokens)
-        for prefix in request.prefixes:
-            if start < prefix.length < end:
-                end = prefix.length
+        for prefix in unread(request, start):
+            end = min(end, prefix.length)
         return end
 
     # --- Its outcome -------------------------------------------------------------------------
@@ -295,8 +300,8 @@ class Scheduler:
     def preempt_all(self) -> None:
         """Every request back to the queue, in order of arrival, with its fully recorded tokens.
 
-        If this is interrupted too, it is done once more: at every moment each unfinished request is
-        in `waiting` or in `running`.
+        It can be interrupted and run again, because at every moment each unfinished request is in
+        `waiting` or in `running`.
         """
         if self.pinned:
             self.resets.update(request.index for request in self.running)

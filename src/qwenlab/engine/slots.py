@@ -1,4 +1,8 @@
-"""Which running request holds which slot, so that the model reads its state as a view."""
+"""Which running request holds which slot.
+
+A slot is a place along the first dimension of the state's tensors (see qwenlab.model.state). Rows
+that are computed together hold adjacent slots, so that the model reads their state as a view.
+"""
 
 from qwenlab.engine.request import Request
 from qwenlab.engine.step_plan import Move
