@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import HYBRID, SHAPE, count, random_model, rectangle
-from site_files import CHROMIUM, missing
+from site_files import CHROMIUM, SITE, built_pages, missing
 from test_browser import FLAGS
 
 import qwenlab
@@ -670,6 +670,17 @@ def test_an_output_brings_everything_that_it_needs(chromium, tmp_path, scripts):
             [*page_scripts().values()],
         )
         assert page.evaluate("qwenlab.load('tiny')[0].forward([[1]])[0][0].length") == 512
+    page.context.close()
+
+
+@browser
+@pytest.mark.parametrize("name", ["index.html", "notebooks/03-combined-mask.html"])
+def test_every_page_of_the_site_can_bring_a_model(chromium, name):
+    """From whatever folder, opened as a file."""
+    built_pages()
+    page, complaints = open_page(chromium, (SITE / name).as_uri())
+    bring = "qwenlab.bring('tiny-hybrid').then(([model]) => model.config.vocab_size)"
+    assert page.evaluate(bring) == 512 and complaints == []
     page.context.close()
 
 

@@ -249,6 +249,11 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     return shortest;
   }
 
+  // Those of the request's prefixes that its first `num_tokens` tokens don't contain.
+  function unread(request, num_tokens) {
+    return request.prefixes.filter((prefix) => prefix.length > num_tokens);
+  }
+
   // The longest of the request's prefixes of which there is a copy.
   function longest_saved(request, saved) {
     return request.prefixes.find((prefix) => saved.has(prefix)) ?? null;
@@ -289,9 +294,9 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 
   const by_slot = (a, b) => a.slot - b.slot;
 
-  // Slots 0..D-1 for those that decode, D..R-1 for those that prefill. Rows of like length decode
-  // side by side, the long ones first. A request that has one of its group's slots keeps it.
-  // Returns the requests in order of their slots, and the moves, a Map from slot to slot.
+  // Slots 0..D-1 for the requests that decode, D..R-1 for those that prefill. Rows of similar
+  // length decode side by side, the long ones first. A request that has one of its group's slots
+  // keeps it. Returns the requests in order of their slots, and the moves.
   function assign_slots(running) {
     const groups = new Map();
     for (const request of running) {
@@ -299,18 +304,16 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       groups.set(size, [...(groups.get(size) ?? []), request]);
     }
     const ordered = [];
-    const moves = new Map();
+    const moves = [];
     for (const size of [...groups.keys()].sort((a, b) => b - a)) {
       const group = groups.get(size);
-      for (const [from, to] of place(group, ordered.length)) {
-        moves.set(from, to);
-      }
+      moves.push(...place(group, ordered.length));
       ordered.push(...group.sort(by_slot));
     }
     return [ordered, moves];
   }
 
-  // 0 for a request that prefills; else rows of one class are at most twice as long.
+  // 0 for a request that prefills. Long rows of one class differ by less than a factor of 2.
   function length_class(request) {
     if (!request.decoding) {
       return 0;
@@ -323,14 +326,14 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     const taken = new Set(group.map((request) => request.slot));
     const slots = range(first + group.length, first);
     const free = slots.filter((slot) => !taken.has(slot));
-    const moves = new Map();
+    const moves = [];
     for (const request of group) {
       if (slots.includes(request.slot)) {
         continue;
       }
       const slot = free.shift(); // the lowest
       if (request.slot !== null) {
-        moves.set(request.slot, slot);
+        moves.push({ source: request.slot, target: slot });
       }
       request.slot = slot;
     }
@@ -394,7 +397,11 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   };
 
   // Requests wait in order of arrival, run in a slot, and finish. `schedule` plans a step, somebody
-  // else executes the plan, `update` takes it back with the sampled tokens.
+  // else executes the plan, and `update` takes it back with the sampled tokens: only `update`
+  // records progress. (Slots pinned to a caller's own state are in the Python library only.)
+  //
+  // `admit` picks the next requests, `preempt_over_budget` sends some back, `assign` says who
+  // decodes and in which slot, `plan` who prefills which tokens, `take_token` when an answer ends.
   class Scheduler {
     constructor(slots, strategy = "continuous", token_budget = null, chunk = 256) {
       this.policy = POLICIES[strategy];
@@ -471,7 +478,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       }
     }
 
-    // Preempts the youngest until the others can have a token each. One alone always can.
+    // Preempts the youngest until the others fit the budget. A single request always does.
     preempt_over_budget() {
       const preempted = [];
       while (this.running.length > 1 && !this.within_budget(this.running)) {
@@ -496,7 +503,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       }
     }
 
-    // Whether the requests fit once each has one more token.
+    // Whether the requests fit the budget once each has one more token.
     within_budget(requests) {
       if (this.token_budget === null) {
         return true;
@@ -505,7 +512,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       return held <= this.token_budget;
     }
 
-    // Back to the head of the queue; its prompt and answer so far will be read again.
+    // Back to the head of the queue: its prompt and answer so far will be prefilled again.
     preempt(request) {
       this.waiting.unshift(request);
       leave_all(request);
@@ -528,16 +535,12 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     assign() {
       const [ordered, moves] = assign_slots(this.running);
       this.running = ordered;
-      for (const source of moves.keys()) {
-        this.resets.add(source);
-      }
-      for (const target of moves.values()) {
-        this.resets.delete(target);
-      }
+      moves.forEach(({ source }) => this.resets.add(source));
+      moves.forEach(({ target }) => this.resets.delete(target));
       const decoding = this.running.filter((request) => request.decoding);
       this.decoding = decoding.map((request) => ({ request, slot: request.slot }));
       this.regroup = false;
-      return Array.from(moves, ([source, target]) => ({ source, target }));
+      return moves;
     }
 
     // What the running requests do, each in its slot. Changes nothing.
@@ -548,10 +551,12 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       const held_back = [];
       const sampled = this.decoding.map(({ request }) => request);
       const prefilling = this.running.slice(this.decoding.length);
-      const being_read = prefixes_being_read(prefilling);
+      const begun = prefilling.filter((request) => request.num_computed_tokens > 0);
+      // A request that shares one of these waits for its copy.
+      const being_read = new Set(begun.flatMap((request) => request.prefixes));
       for (const request of prefilling) {
         if (request.finish_reason !== null) {
-          continue; // cancelled before it had read its prompt
+          continue; // cancelled during its prefill
         }
         const { slot } = request;
         let start = request.num_computed_tokens;
@@ -566,7 +571,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
             start = prefix.length;
           }
         }
-        request.prefixes.forEach((prefix) => being_read.add(prefix));
+        unread(request, start).forEach((prefix) => being_read.add(prefix));
         const end = this.prefill_end(request, start);
         prefill.push({ request, slot, start, end });
         if (end === request.num_tokens) {
@@ -595,15 +600,10 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       });
     }
 
-    // How far a request prefills in a step: a chunk, but it stops at the end of a prefix.
+    // A chunk beyond `start`, or to the end of a shared prefix, where it can be copied.
     prefill_end(request, start) {
-      let end = Math.min(start + this.chunk, request.num_tokens);
-      for (const prefix of request.prefixes) {
-        if (start < prefix.length && prefix.length < end) {
-          end = prefix.length;
-        }
-      }
-      return end;
+      const end = Math.min(start + this.chunk, request.num_tokens);
+      return Math.min(end, ...unread(request, start).map((prefix) => prefix.length));
     }
 
     // Its outcome.
@@ -671,12 +671,6 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       this.decoding = [];
       this.in_flight = false;
     }
-  }
-
-  // The prefixes that somebody is in the middle of.
-  function prefixes_being_read(prefilling) {
-    const begun = prefilling.filter((request) => request.num_computed_tokens > 0);
-    return new Set(begun.flatMap((request) => request.prefixes));
   }
 
   // --- runner.py -------------------------------------------------------------------------------
