@@ -310,6 +310,81 @@ def test_what_can_be_watched_is_what_the_library_computes(page, models, how):
     np.testing.assert_allclose(got, torch.stack(weights).numpy(), atol=1e-5)  # NaN equals NaN
 
 
+@browser
+@pytest.mark.parametrize("name", HYBRIDS + DENSE)
+def test_slots_are_copied_moved_and_emptied_whole(page, name):
+    """Whatever was done to a state before, a row goes on as one that was never touched."""
+    steps = """(name) => {
+      const [model] = qwenlab.load(name);
+      const go = (state, rows) => {
+        const ids = rows.map(() => [7, 8]);
+        const logits = model.forward(ids, {state, rows, last_only: true});
+        return logits.map((row) => row.reduce((sum, x, i) => sum + x * Math.sin(i), 0));
+      };
+      const begin = () => {
+        const state = model.new_state(2);
+        model.forward([[1, 2, 3], [4, 5, 6]], {state, attention_mask: [[1, 1, 1], [0, 1, 1]]});
+        return state;
+      };
+      const alone = go(begin(), [0, 1]), fresh = go(model.new_state(1), [0])[0];
+      const kept = begin().snapshot(), moved = begin(), put = begin(), emptied = begin();
+      go(kept.select([0]), [0]);
+      moved.move([0, 1], [1, 0]);
+      put.put([0, 1], begin().select([1]));
+      emptied.reset([1]);
+      const spent = begin().snapshot();
+      const before = spent.snapshot();
+      go(spent, [0, 1]);
+      return [
+        [go(kept, [1, 0]), [alone[1], alone[0]]],
+        [go(begin().repeat(2), [0, 1, 2, 3]), [alone[0], alone[0], alone[1], alone[1]]],
+        [go(moved, [0, 1]), [alone[1], alone[0]]],
+        [go(put, [0, 1]), [alone[1], alone[1]]],
+        [go(emptied, [0, 1]), [alone[0], fresh]],
+        [go(before, [0, 1]), alone],
+        [[...spent.lengths, ...emptied.lengths], [5, 4, 5, 2]],
+        [[Number(spent.nbytes >= before.nbytes)], [1]],
+      ];
+    }"""
+    for got, expected in ask(page, steps, name):
+        np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+WRONG = {
+    "model.forward([[1, 512]])": "row 0: token id 512 is outside the vocabulary (0 to 511)",
+    "model.forward([[1], [1, 2]])": "input_ids is no rectangle, expected B arrays of T ids, T >= 1",
+    "model.forward([[1, 2]], {attention_mask: [[0, 0]]})": "row 0 has no real token and there is no state",
+    "model.forward([[1, 2]], {attention_mask: [[1]]})": "attention_mask does not fit input_ids: expected (B, T) or (B, 1, T, T)",
+    "model.forward([[1, 2]], {position_ids: [[0, 1]]})": "position_ids needs a (B, 1, T, T) mask beside it",
+    "model.forward([[1]], {state: model.new_state(2)})": "input_ids has 1 rows, rows names 0, 1",
+    "model.forward([[1]], {state: model.new_state(2), rows: [2]})": "row 2 is not there: the state has rows 0..1",
+    "qwenlab.load('tiny-hybrid')[0].forward([[1]], {attention_mask: [[[[1]]]]})": "linear attention takes no (B, 1, T, T) mask: give the (B, T) mask",
+    "qwenlab.generate(model, [[]])": "prompt 0 is empty or no array, expected at least 1 token id",
+    "qwenlab.generate(model, [[1], [600]])": "prompt 1: token id 600 is outside the vocabulary (0 to 511)",
+    "qwenlab.generate(model, [[1]], {temprature: 1})": "unknown option temprature, expected max_new_tokens, stop, temperature, top_k, top_p, repetition_penalty, seed",
+    "qwenlab.generate(model, [[1]], {top_p: 2})": "top_p is 2, expected 0 to 1",
+    "qwenlab.generate(model, [[1]], {seed: [1, 2]})": "seed has 2 values for 1 prompts",
+    "qwenlab.generate(model, [[1]], {strategy: 'fast'})": "strategy is fast, expected one of sequential, static, early-stop, continuous",
+    "new qwenlab.Engine(model, 0)": "slots is 0, expected a whole number of at least 1",
+    "new qwenlab.Engine(model, 2, {token_budget: 9}).submit(new Array(9).fill(1))": "prompt 0 has 9 tokens: no room for a new one in a context of 9",
+    "qwenlab.left_pad([[1], []], 0)": "there is no prompt to pad, or an empty one",
+    "tokenizer.encode('a\\ud800')": "text holds half a surrogate pair",
+    "tokenizer.decode([512])": "token id 512 is outside the vocabulary of 512",
+    "tokenizer.chat([{role: 'robot', content: ''}])": "messages[0]: role is robot, expected one of system, user, assistant, tool",
+    "qwenlab.load('nobody')": "no model nobody in this page: run the cell that shows page_model first",
+}  # fmt: skip
+
+
+@browser
+def test_wrong_input_is_refused_in_one_line(page):
+    for code, said in WRONG.items():
+        attempt = f"""() => {{
+          const [model, tokenizer] = qwenlab.load("tiny");
+          try {{ {code}; }} catch (error) {{ return error.message; }}
+        }}"""
+        assert page.evaluate(attempt) == said, code
+
+
 # --- Text ----------------------------------------------------------------------------------------
 
 

@@ -30,6 +30,8 @@
 //       recurrent_state (heads * Dk * Dv): Float32Arrays that a widget may read or zero.
 //       select(rows), repeat(n), snapshot() -> new State; reset(rows), put(rows, other) and
 //       move(sources, targets) change it in place.
+// Rows don't depend on each other, so a widget that changes one row need compute that row alone.
+// All calls return at once when they are done: split long work over requestAnimationFrame.
 // Wrong input throws an Error with one line. No call touches the document.
 
 globalThis.qwenlab = globalThis.qwenlab || {};
