@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import unicodedata
+from html import escape
 
 import numpy as np
 import pytest
@@ -75,9 +76,8 @@ def site(tmp_path_factory, checkpoints):
         (folder / name).write_text(script, encoding="utf-8")
     for name, checkpoint in checkpoints.items():
         (folder / f"model-{name}.js").write_text(page_model(checkpoint).script(), encoding="utf-8")
-    page = (
-        '<!doctype html><meta charset="utf-8"><title>page</title><script src="loader.js"></script>'
-    )
+    shown = '<div data-qwenlab-model="tiny"><span>It needs scripts.</span></div>'
+    page = f'<!doctype html><meta charset="utf-8"><script src="loader.js"></script>{shown}'
     (folder / "page.html").write_text(page, encoding="utf-8")
     return folder
 
@@ -715,8 +715,11 @@ def test_the_page_s_random_numbers_are_even_and_independent(page):
 def test_scripts_and_weights_come_when_they_are_first_asked_for(chromium, site):
     page, complaints = open_page(chromium, (site / "page.html").as_uri())
     assert page.evaluate("[typeof qwenlab.load, typeof qwenlab.packed]") == ["undefined"] * 2
+    shown = page.locator("[data-qwenlab-model=tiny]")
+    assert shown.inner_text() == "It is loaded when it is first used."
     twice = "Promise.all([qwenlab.bring('tiny'), qwenlab.bring('tiny')])"
     assert page.evaluate(f"{twice}.then(([a, b]) => a === b && a[0].config.vocab_size)") == 512
+    assert shown.inner_text() == "It is here."
     sources = page.evaluate("[...document.scripts].map((script) => script.src.split('/').pop())")
     assert len(sources) == len(set(sources)) and "model-tiny.js" in sources
     refused = page.evaluate("qwenlab.bring('nobody').catch((error) => error.message)")
@@ -728,23 +731,23 @@ def test_scripts_and_weights_come_when_they_are_first_asked_for(chromium, site):
 @browser
 @pytest.mark.parametrize("scripts", [True, False])
 def test_an_output_brings_everything_that_it_needs(chromium, tmp_path, scripts):
-    """As saved in a notebook, in a page of its own; without scripts it says what to do."""
-    html = page_model("tiny")._repr_html_()
-    (tmp_path / "output.html").write_text(f'<meta charset="utf-8">{html}', encoding="utf-8")
-    address = (tmp_path / "output.html").as_uri()
+    """In a sandboxed frame of its own, as some notebooks show outputs. Without scripts it says what
+    to do."""
+    output = escape(page_model("tiny")._repr_html_())
+    sandboxed = f'<meta charset="utf-8"><iframe sandbox="allow-scripts" srcdoc="{output}"></iframe>'
+    (tmp_path / "outputs.html").write_text(sandboxed, encoding="utf-8")
+    address = (tmp_path / "outputs.html").as_uri()
     page, complaints = open_page(chromium, address, java_script_enabled=scripts)
-    shown = page.locator("[data-qwenlab-model=tiny]").inner_text()
+    frame = page.frames[1]
+    shown = frame.locator("[data-qwenlab-model=tiny]").inner_text()
     assert shown.startswith("The model tiny (545,") and complaints == []
     assert shown.endswith("It is here." if scripts else "run this cell and trust the notebook.")
     if scripts:
         same = "qwenlab.bring('tiny').then(([model]) => model === qwenlab.load('tiny')[0])"
-        assert page.evaluate(same) is True
-        # The same output shown twice, as when a cell is run again, replaces the model.
-        page.evaluate(
-            "(scripts) => scripts.forEach((script) => (0, eval)(script))",
-            [*page_scripts().values()],
-        )
-        assert page.evaluate("qwenlab.load('tiny')[0].forward([[1]])[0][0].length") == 512
+        assert frame.evaluate(same) is True
+        for script in page_scripts().values():  # the output is shown once more
+            frame.evaluate(script)
+        assert frame.evaluate("qwenlab.load('tiny')[0].forward([[1]])[0][0].length") == 512
     page.context.close()
 
 

@@ -3,7 +3,7 @@
 //
 // What a widget calls:
 //   qwenlab.bring(name)   promises [model, tokenizer]; scripts and weights come with the first call
-//   qwenlab.announce()    says in the outputs of page_model that their models have come
+//   qwenlab.announce()    says in the outputs of page_model whether their models have come
 
 globalThis.qwenlab = globalThis.qwenlab || {};
 
@@ -47,13 +47,17 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   }
 
   function announce() {
-    for (const shown of document.querySelectorAll("[data-qwenlab-model] span")) {
-      const { qwenlabModel: name } = shown.closest("[data-qwenlab-model]").dataset;
-      if (qwenlab.packed?.[name]) {
-        shown.textContent = "It is here.";
+    for (const shown of document.querySelectorAll("[data-qwenlab-model]")) {
+      const is_here = qwenlab.packed?.[shown.dataset.qwenlabModel] !== undefined;
+      if (is_here || source) {
+        const said = is_here ? "It is here." : "It is loaded when it is first used.";
+        shown.querySelector("span").textContent = said;
       }
     }
   }
 
+  if (source) {
+    addEventListener("DOMContentLoaded", announce);
+  }
   Object.assign(qwenlab, { bring, announce });
 })(globalThis.qwenlab);

@@ -354,7 +354,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     const count = x.length / inputs;
     const outputs = weight.length / inputs;
     const out = new Float32Array(count * outputs);
-    const wide = Float64Array.from(x);
+    const wide = new Float64Array(x);
     let n = 0;
     for (; n + 4 <= count; n += 4) {
       four_tokens(wide, weight, inputs, outputs, n, out);
@@ -365,7 +365,8 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     return out;
   }
 
-  // Two outputs of four tokens at a time: eight products for each six numbers fetched.
+  // Two outputs of four tokens at a time: eight products for each six numbers fetched. a to d are
+  // where the tokens' features start, u and v where the outputs' weights do.
   function four_tokens(x, weight, inputs, outputs, n, out) {
     const [a, b, c, d] = [0, 1, 2, 3].map((t) => (n + t) * inputs);
     for (let o = 0; o < outputs; o += 2) {
@@ -403,7 +404,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     }
   }
 
-  // Four outputs of one token at a time.
+  // Four outputs of one token at a time, whose weights start at a to d.
   function one_token(x, weight, inputs, outputs, n, out) {
     const start = n * inputs;
     for (let o = 0; o < outputs; o += 4) {
