@@ -23,7 +23,10 @@ from qwenlab.model.state import State
 KEPT_STEPS = 128  # an engine may run for ever, so its events are those of the last steps only
 
 
-def one_at_a_time(step: Callable) -> Callable:
+Step = Callable[["Engine"], list[RequestOutput]]
+
+
+def one_at_a_time(step: Step) -> Step:
     """Refuses a step within a step, and recovers from one that an exception interrupts."""
 
     @wraps(step)

@@ -37,7 +37,7 @@ class SamplingParams:
         if self.stop is not None:
             self._set("stop", stop_set(self.stop, f"stop{of}"))
 
-    def _set_within(self, name: str, of: str, expected: str, fits: Callable) -> None:
+    def _set_within(self, name: str, of: str, expected: str, fits: Callable[[float], bool]) -> None:
         self._set(name, within(plain(getattr(self, name)), f"{name}{of}", expected, fits))
 
     def _set(self, name: str, value: Any) -> None:

@@ -78,9 +78,13 @@ class Scheduler:
         self.regroup = False  # `running` has changed: slots must be assigned anew
 
     @property
-    def num_finished(self) -> int:
+    def num_unfinished(self) -> int:
         unfinished = [r for r in self.running if r.finish_reason is None]
-        return self.num_arrived - len(self.waiting) - len(unfinished)
+        return len(self.waiting) + len(unfinished)
+
+    @property
+    def num_finished(self) -> int:
+        return self.num_arrived - self.num_unfinished
 
     def num_unreported(self) -> int:
         """How many tokens were sampled since the last report."""
@@ -88,9 +92,7 @@ class Scheduler:
 
     def has_unfinished(self) -> bool:
         """Whether another step has anything to do for a request."""
-        if self.in_flight or self.unreported or self.waiting:
-            return True
-        return any(request.finish_reason is None for request in self.running)
+        return bool(self.in_flight or self.unreported or self.num_unfinished)
 
     # --- Requests come and go ----------------------------------------------------------------
 
@@ -192,8 +194,10 @@ class Scheduler:
             self.running = pin_slots(self.running)
         else:
             self.running, moves = assign_slots(self.running)
-        self.resets.update(move.source for move in moves)
-        self.resets.difference_update(move.target for move in moves)
+        for move in moves:
+            self.resets.add(move.source)
+        for move in moves:
+            self.resets.discard(move.target)
         self.decoding = tuple(Decode(r, r.slot) for r in self.running if r.decoding)
         self.regroup = False
         return tuple(moves)
