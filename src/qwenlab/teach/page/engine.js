@@ -419,16 +419,23 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       this.regroup = false; // `running` has changed: slots must be assigned anew
     }
 
+    get num_unfinished() {
+      const running = this.running.filter((request) => request.finish_reason === null);
+      return this.waiting.length + running.length;
+    }
+
+    get num_finished() {
+      return this.num_arrived - this.num_unfinished;
+    }
+
     // Whether another step has anything to do for a request.
     has_unfinished() {
-      if (this.in_flight || this.unreported.size > 0 || this.waiting.length > 0) {
-        return true;
-      }
-      return this.running.some((request) => request.finish_reason === null);
+      return this.in_flight || this.unreported.size > 0 || this.num_unfinished > 0;
     }
 
     // Requests come and go.
 
+    // Queues a request.
     add(request) {
       request.arrival = this.num_arrived;
       request.arrival_s = now();
