@@ -1,5 +1,5 @@
 """What lessons show and how answers are checked: heatmap, timeline, curve, side_by_side, image,
-explore, check, stored.
+explore, page_model, check, stored.
 
 Nothing heavy is loaded here: only the calls that need matplotlib or ipywidgets import them.
 """
@@ -13,6 +13,7 @@ _HOME = {
     "explore": "exploring",
     "heatmap": "heatmaps",
     "image": "pictures",
+    "page_model": "in_page",
     "side_by_side": "pictures",
     "stored": "keeping",
     "timeline": "timelines",

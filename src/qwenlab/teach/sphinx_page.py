@@ -7,6 +7,9 @@ older library, and redirects old addresses.
   since, the cache is dropped and every page is read again.
 - `qwenlab_moved` in _config.yml maps the old places of pages to the new ones. A small page at each
   old address redirects to the new one.
+- Models that run in the page (`page_model`) are written once into _static/qwenlab/, with their
+  scripts. A page loads no more than loader.js until a widget asks for one. `qwenlab_page_models`
+  in _config.yml names the models: shipped ones, or folders of checkpoints.
 """
 
 import hashlib
@@ -54,8 +57,11 @@ def setup(app: "Sphinx") -> dict[str, bool]:
     app.add_config_value("qwenlab_library", "", "env")
     app.connect("config-inited", drop_stale_cache)
     app.add_config_value("qwenlab_moved", {}, "html")
+    app.add_config_value("qwenlab_page_models", ["tiny", "tiny-hybrid"], "html")
+    app.add_js_file("qwenlab/loader.js")
     app.connect("build-finished", restore)
     app.connect("build-finished", write_moved)
+    app.connect("build-finished", write_page_models)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -79,6 +85,22 @@ def write_moved(app: "Sphinx", error: Exception | None) -> None:
         address = posixpath.relpath(new, posixpath.dirname(old) or ".") + ".html"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(MOVED.format(address=address), encoding="utf-8")
+
+
+def write_page_models(app: "Sphinx", error: Exception | None) -> None:
+    """The scripts that a model in the page needs, and each model's weights, as scripts."""
+    if error is not None or app.builder.format != "html":
+        return
+    # Imported here: it loads PyTorch, which the rest of this extension does without.
+    from qwenlab.teach.in_page import page_model, page_scripts
+
+    folder = Path(app.outdir) / "_static" / "qwenlab"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, script in page_scripts().items():
+        (folder / name).write_text(script, encoding="utf-8")
+    for name in app.config.qwenlab_page_models:
+        model = page_model(name)
+        (folder / f"model-{model.name}.js").write_text(model.script(), encoding="utf-8")
 
 
 def library_hash(folder: Path) -> str:
