@@ -1,4 +1,4 @@
-"""How good a tiny model is on problems that it never saw, and the model card that says so."""
+"""Scores a tiny model on problems that it never saw, and writes its model card."""
 
 from pathlib import Path
 from statistics import median, quantiles
@@ -9,14 +9,15 @@ from tiny_training import Outcome, Recipe
 import qwenlab
 from qwenlab.evaluation.arithmetic import KINDS, ArithmeticProblem, arithmetic_problems
 from qwenlab.evaluation.grading import extract_answer
+from qwenlab.text.tokenizer import Tokenizer
 
-# Longer than any trace it was taught; an answer that is still going there has lost its way.
+# Longer than any trace it was taught, so an answer that reaches this has lost its way.
 LONGEST = 256
 
 
 class Answer(NamedTuple):
-    """What became of one problem: `tokens` counts the stop token too, `checks` says if it worked
-    more than once."""
+    """The answer to one problem: `tokens` counts the stop token too; `checks` tells whether it
+    worked the problem more than once."""
 
     kind: str
     right: bool
@@ -37,14 +38,18 @@ class Score(NamedTuple):
 
 
 def score(
-    model, tokenizer, problems: list[ArithmeticProblem], temperature: float, thinking: bool = True
+    model: qwenlab.Model,
+    tokenizer: Tokenizer,
+    problems: list[ArithmeticProblem],
+    temperature: float,
+    thinking: bool = True,
 ) -> Score:
-    """One answer to each problem, in batches; right where the boxed text is the very number."""
-    prompts = [
-        tokenizer.chat([{"role": "user", "content": p.question}], thinking=thinking)
-        for p in problems
-    ]
-    seeds = [problem.number for problem in problems]
+    """One answer to each problem, in batches; right where the boxed text is exactly the number."""
+    prompts = []
+    seeds = []
+    for problem in problems:
+        prompts.append(chat(tokenizer, problem, thinking))
+        seeds.append(problem.number)
     result = qwenlab.generate(
         model,
         prompts,
@@ -62,14 +67,17 @@ def score(
     return Score(answers)
 
 
+def chat(tokenizer: Tokenizer, problem: ArithmeticProblem, thinking: bool = True) -> list[int]:
+    """The ids of the prompt that asks `problem`."""
+    return tokenizer.chat([{"role": "user", "content": problem.question}], thinking=thinking)
+
+
 def evaluate(folder: Path, problems: int) -> tuple[dict[str, Score], list[int]]:
     """Scores of the checkpoint in `folder` (greedy, one sample at temperature 1, greedy without
     thinking), and the lengths of the prompts in tokens."""
     model, tokenizer = qwenlab.load(folder, device="cpu")
     held_out = arithmetic_problems(problems)
-    prompts = [
-        len(tokenizer.chat([{"role": "user", "content": problem.question}])) for problem in held_out
-    ]
+    prompts = [len(chat(tokenizer, problem)) for problem in held_out]
     return {
         "greedy": score(model, tokenizer, held_out, temperature=0.0),
         "T=1": score(model, tokenizer, held_out, temperature=1.0),
@@ -157,23 +165,25 @@ def card(
     outcome: Outcome,
     scores: dict[str, Score],
     prompts: list[int],
-    **sizes,
+    **sizes: int,
 ) -> str:
-    """The model card: README.md beside the weights. Every figure comes from this run."""
+    """The model card, README.md beside the weights. Every figure comes from this run."""
     labels = {
         "greedy": "greedy",
         "T=1": "one sample, temperature 1",
         "no thinking": "greedy, without thinking",
     }
-    table = [
-        f"| {labels[way]} | {score.accuracy:.3f} | "
-        + " | ".join(f"{score.of(kind):.3f}" for kind in KINDS)
-        + " |"
-        for way, score in scores.items()
-    ]
+    table = []
+    for way, score in scores.items():
+        line = f"| {labels[way]} | {score.accuracy:.3f} |"
+        for kind in KINDS:
+            line += f" {score.of(kind):.3f} |"
+        table.append(line)
     sampled = scores["T=1"].answers
-    checked = [answer.right for answer in sampled if answer.checks]
-    unchecked = [answer.right for answer in sampled if not answer.checks]
+    checked = []
+    unchecked = []
+    for answer in sampled:
+        (checked if answer.checks else unchecked).append(answer.right)
     return CARD.format(
         name=name,
         what="A Qwen3.5" if recipe.hybrid else "A Qwen3",
@@ -203,4 +213,5 @@ def share(right: list[bool]) -> float:
 
 
 def spread(lengths: list[int]) -> str:
-    return f"{min(lengths)} | {median(lengths):.0f} | {quantiles(lengths, n=10)[-1]:.0f} | {max(lengths)}"
+    last_decile = quantiles(lengths, n=10)[-1]
+    return f"{min(lengths)} | {median(lengths):.0f} | {last_decile:.0f} | {max(lengths)}"

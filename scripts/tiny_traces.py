@@ -1,16 +1,16 @@
-"""How the tiny models are taught to think: one line a step, then the boxed answer.
+"""How the tiny models are taught to think: one line per step, then the boxed answer.
 
 Three dials make sampling from the trained model worth studying:
 
-- SLIP: this share of the written results is wrong, and the error is carried on. It is label noise
-on purpose.
-- CHECK: this share of the traces works the problem again until two passes agree, which gives long
-tails.
-- SHUFFLE: this share takes the terms in random order, so that one problem has many right traces.
+- SLIP: this share of the written results is wrong, deliberately, and the error is carried on.
+- CHECK: this share of the traces works the problem again until two passes agree, which makes a long
+  tail of lengths.
+- SHUFFLE: this share takes the terms in random order, so that a problem has many right traces.
 """
 
 import random
 from dataclasses import dataclass
+from itertools import accumulate, product
 
 from qwenlab.evaluation.arithmetic import ArithmeticProblem, Calculation
 
@@ -47,7 +47,8 @@ def think(rng: random.Random, calculation: Calculation, dials: Dials) -> tuple[l
     """The lines of a trace and the answer that they lead to, which slips may have made wrong."""
     shuffle = rng.random() < dials.shuffle
     check = rng.random() < dials.check
-    lines, answers = [], []
+    lines = []
+    answers = []
     for _ in range(MAX_PASSES if check else 1):
         if answers:
             lines.append("check")
@@ -63,8 +64,10 @@ class Steps:
     """One pass over a calculation. Each method writes its lines and returns the result, slips
     included."""
 
-    def __init__(self, rng: random.Random, slip: float, shuffle: bool):
-        self.rng, self.slip, self.shuffle = rng, slip, shuffle
+    def __init__(self, rng: random.Random, slip: float, shuffle: bool) -> None:
+        self.rng = rng
+        self.slip = slip
+        self.shuffle = shuffle
         self.lines: list[str] = []
 
     def solve(self, calculation: Calculation) -> int:
@@ -93,7 +96,7 @@ class Steps:
         if self.shuffle:
             order = terms[:]
             self.rng.shuffle(order)
-            if all(sum(order[: i + 1]) >= 0 for i in range(len(order))):
+            if min(accumulate(order)) >= 0:
                 terms = order
         total = terms[0]
         for term in terms[1:]:
@@ -102,7 +105,7 @@ class Steps:
 
     def multiply(self, a: int, b: int) -> int:
         """By tens and ones: 23*4 is 20*4 and 3*4, added up."""
-        parts = [(x, y) for x in tens_and_ones(a) for y in tens_and_ones(b)]
+        parts = list(product(tens_and_ones(a), tens_and_ones(b)))
         if self.shuffle:
             self.rng.shuffle(parts)
         return self.add([self.write(f"{x}*{y}", x * y) for x, y in parts])
@@ -129,4 +132,4 @@ class Steps:
 
 def tens_and_ones(number: int) -> list[int]:
     """47 as [40, 7]; 40 and 7 as they are."""
-    return [part for part in (number // 10 * 10, number % 10) if part]
+    return list(filter(None, (number // 10 * 10, number % 10)))

@@ -5,8 +5,8 @@ import random
 import re
 import signal
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 import psutil
 import torch
@@ -93,9 +93,24 @@ def difference(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a.double() - b.double()).abs().max() / max(1.0, float(b.double().abs().max())))
 
 
+@contextmanager
+def plainly(model: Model) -> Iterator[None]:
+    """Inside, the model runs its plain code as for training, because all its weights ask for a
+    gradient."""
+    asked = {weight: weight.requires_grad for weight in model.parameters()}
+    model.requires_grad_(True)
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        for weight, before in asked.items():
+            weight.requires_grad_(before)
+
+
 def alone_logits(model: Model, ids: list[int]) -> torch.Tensor:
-    """(T, V): the row by itself, no state, no padding, no neighbours."""
-    return model(torch.tensor([ids]))[0]
+    """(T, V): the row by itself, no state, no padding, no neighbours, by the plain code."""
+    with plainly(model):
+        return model(torch.tensor([ids]))[0].detach()
 
 
 def alone_greedy(model: Model, prompt: list[int], steps: int) -> list[int]:

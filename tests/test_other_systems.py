@@ -140,4 +140,4 @@ def test_a_comparison_that_does_not_end_is_ended_when_nobody_is_left_to_do_it(to
 
 
 def test_a_run_s_folder_belongs_to_one_at_a_time(told):
-    assert "another process is at work in it" in told["second"]
+    assert "another process is using it" in told["second"]

@@ -66,9 +66,9 @@ def test_what_is_not_its_own_is_refused_and_left_alone(tmp_path):
 def test_two_processes_do_not_share_it(tmp_path_factory):
     tmp_path, err = tmp_path_factory.mktemp("run"), tmp_path_factory.mktemp("told") / "err"
     with RunFolder(tmp_path, {}):
-        refused("another process is at work", tmp_path, {})
+        refused("another process is using it", tmp_path, {})
         other = Forked(RunFolder, tmp_path, {}, folder=tmp_path, streams=(None, None, err))
-        assert other.end() == 1 and "another process is at work" in err.read_text()
+        assert other.end() == 1 and "another process is using it" in err.read_text()
     RunFolder(tmp_path, {}).close()
 
 

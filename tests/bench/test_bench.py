@@ -169,7 +169,7 @@ def test_the_table_and_the_json_hold_the_same(quick):
     head, shape, how, _, columns, *lines = str(quick).splitlines()
     assert cpu_name() in head and torch.__version__ in head
     assert (
-        f"{quick.parameters:,} parameters in float32, {PROMPT} prompt tokens and {NEW} new ones a row"
+        f"{quick.parameters:,} parameters in float32, {PROMPT} prompt tokens and {NEW} new ones per row"
         == shape
     )
     assert how == "median of 3 (lowest–highest)"
@@ -198,9 +198,9 @@ def test_measuring_prints_nothing(capsys):
 
 
 def test_a_sweep_says_which_kernels_computed(monkeypatch):
-    monkeypatch.setattr(linear, "chosen", {"2 rows, 64 x 96, float32, 1 threads": "turned"})
+    monkeypatch.setattr(linear, "chosen", {"2 rows, 64 x 96, float32, 1 threads": "transposed"})
     made = bench.sweep(random_model(), [1], PROMPT, NEW, repeats=1)
-    assert json.loads(made.json())["kernels"]["2 rows, 64 x 96, float32, 1 threads"] == "turned"
+    assert json.loads(made.json())["kernels"]["2 rows, 64 x 96, float32, 1 threads"] == "transposed"
 
 
 def test_times_are_told_with_three_digits():

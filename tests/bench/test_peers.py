@@ -62,11 +62,11 @@ def run(capsys):
 # --- the two sides ---
 
 
-def test_both_say_the_same_to_prompts_of_unequal_lengths(folder):
+def test_both_generate_the_same_for_prompts_of_unequal_lengths(folder):
     prompts = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]
     ours, theirs = twins.load_twins(folder, None)
     expected = [alone_greedy(ours.model, prompt, 7) for prompt in prompts]
-    assert ours.say(prompts, 7) == theirs.say(prompts, 7) == expected
+    assert ours.generate(prompts, 7) == theirs.generate(prompts, 7) == expected
 
 
 def test_nobody_stops_and_nothing_is_penalised(folder, tmp_path):
@@ -83,9 +83,9 @@ def test_nobody_stops_and_nothing_is_penalised(folder, tmp_path):
     (tmp_path / "generation_config.json").write_text(json.dumps(settings))
     ours, theirs = twins.load_twins(tmp_path, None)
     assert (
-        ours.say([[5, 6], [7]], 6)
-        == theirs.say([[5, 6], [7]], 6)
-        == twins.load_twins(folder, None)[1].say([[5, 6], [7]], 6)
+        ours.generate([[5, 6], [7]], 6)
+        == theirs.generate([[5, 6], [7]], 6)
+        == twins.load_twins(folder, None)[1].generate([[5, 6], [7]], 6)
     )
 
 
@@ -93,7 +93,7 @@ def test_random_weights_are_held_once_and_are_the_same(folder):
     before = torch.random.get_rng_state()
     ours, theirs = twins.load_twins(None, "small")
     assert torch.equal(torch.random.get_rng_state(), before)
-    assert ours.say([[1, 2, 3], [4]], 5) == theirs.say(
+    assert ours.generate([[1, 2, 3], [4]], 5) == theirs.generate(
         [[1, 2, 3], [4]], 5
     )  # ours has laid out its weights by now
     named = dict(theirs.model.named_parameters())
@@ -132,7 +132,7 @@ class Side:
         self.clock, self.calls, self.name, self.times = clock, calls, name, (first, step, token)
         self.model = random_model()
 
-    def say(self, prompts, new_tokens):
+    def generate(self, prompts, new_tokens):
         self.calls.append((self.name, len(prompts), new_tokens))
         first, step, _ = self.times
         self.clock.now += first + (new_tokens - 1) * step
@@ -141,7 +141,7 @@ class Side:
             said[2][3:] = [9] * (new_tokens - 3)
         return said
 
-    def read(self, input_ids):
+    def prefill(self, input_ids):
         self.calls.append((self.name, tuple(input_ids.shape)))
         self.clock.now += self.times[2] * input_ids.shape[1]
 
@@ -210,7 +210,7 @@ def test_where_rows_part_is_said_with_the_margin(known):
     (parting,) = made.batches[1].parted
     assert (parting.row, parting.token) == (2, 3)
     assert re.search(
-        r"\n +4 .* 3 of 4\nof 4 rows, row 2 parts at new token 3; alone, its two best logits there",
+        r"\n +4 .* 3 of 4\nof 4 rows, row 2 diverges at new token 3; alone, its two best logits there",
         str(made),
     )
 
@@ -318,10 +318,10 @@ def test_the_old_command_names_the_new_one(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--batch", "1,two"], "--batch is '1,two', expected whole numbers with commas"),
+        (["--batch", "1,two"], "--batch is '1,two', expected whole numbers separated by commas"),
         (["--batch", "0"], "a batch size is 0, expected a whole number of at least 1"),
         (["--batch", "2,2"], "batch_sizes is [2, 2], expected at least one size and none twice"),
-        (["--prefill", "x"], "--prefill is 'x', expected whole numbers with commas"),
+        (["--prefill", "x"], "--prefill is 'x', expected whole numbers separated by commas"),
         (["--prefill", "0"], "a prefill length is 0, expected a whole number of at least 1"),
         (["--prefill", "257"], "the longest row would hold 257 tokens, expected at most 256"),
         (["--prompt-tokens", "0"], "prompt_tokens is 0, expected a whole number of at least 1"),

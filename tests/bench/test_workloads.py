@@ -10,7 +10,7 @@ from forks import Forked
 
 from qwenlab.bench import compare_workloads, workloads
 from qwenlab.bench.timing import Spread
-from qwenlab.bench.workloads import PUBLISHED, Comparison, Run, tell, work
+from qwenlab.bench.workloads import PUBLISHED, Comparison, Run, report, work
 from qwenlab.cli.main import main
 
 COMMON = {
@@ -59,9 +59,9 @@ def test_the_table_has_ours_beside_the_published_rows():
     )
 
 
-def tell_of(asked):
+def report_of(asked):
     sys.argv = ["-c", asked]
-    tell()
+    report()
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def forked(monkeypatch, tmp_path):
 
     def run(command, env, **_):
         out, err = tmp_path / "out", tmp_path / "err"
-        process = Forked(tell_of, command[-1], folder=tmp_path / "run", streams=(None, out, err))
+        process = Forked(report_of, command[-1], folder=tmp_path / "run", streams=(None, out, err))
         status = process.end()
         return CompletedProcess(command, status, out.read_text(), err.read_text())
 

@@ -398,8 +398,8 @@ def test_the_context_ends_an_answer(model, monkeypatch):
 @pytest.mark.parametrize(
     "texts, complaint",
     [
-        ("ab", "a turn got a str, expected a list of 2: a text or None a conversation"),
-        (["a"], "a turn got 1 texts, expected a list of 2: a text or None a conversation"),
+        ("ab", "a turn got a str, expected a list of 2: a text or None for each conversation"),
+        (["a"], "a turn got 1 texts, expected a list of 2: a text or None for each conversation"),
         (["a", 5], "text 1 of the turn is a int, expected a string or None"),
     ],
 )

@@ -79,9 +79,9 @@ def test_help_names_every_option(run):
     [
         (
             ["--batch", "1,two"],
-            "--batch is '1,two', expected whole numbers with commas, as in 1,2,4,8",
+            "--batch is '1,two', expected whole numbers separated by commas: 1,2,4,8",
         ),
-        (["--batch", ""], "--batch is '', expected whole numbers with commas, as in 1,2,4,8"),
+        (["--batch", ""], "--batch is '', expected whole numbers separated by commas: 1,2,4,8"),
         (["--batch", "0"], "a batch size is 0, expected a whole number of at least 1"),
         (["--batch", "2,2"], "batch_sizes is [2, 2], expected at least one size and none twice"),
         (["--prompt-tokens", "0"], "prompt_tokens is 0, expected a whole number of at least 1"),

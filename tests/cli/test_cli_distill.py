@@ -189,7 +189,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(model, data, whole, tmp_path):
     err = (tmp_path / "told").read_text()
     assert (
         "Traceback" not in err
-        and "goes on from there" in err
+        and "resume from there" in err
         and int(last_checkpoint(folder).name[5:]) >= 8
     )
     finish(model, data, folder)
@@ -212,7 +212,7 @@ GOOD = json.dumps({"problem": "1+1?", "message_content": "2"}) + "\n"
             ["--max-length", 4],
             "none of 9 traces has a token of its answer within 4 tokens",
         ),
-        (GOOD * 9, [], "9 traces are of use, expected more than the 64 that are held out"),
+        (GOOD * 9, [], "only 9 usable traces; more than held_out=64 are needed"),
         (
             GOOD * 9,
             ["--held-out", 2, "--batch-size", 0],

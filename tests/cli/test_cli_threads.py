@@ -43,7 +43,7 @@ def test_the_quicker_number_is_taken_and_both_times_are_shown(run, model):
     code, _, err = run("generate", "--model", model, "p.txt", "--max-new-tokens", 2)
     line = err.splitlines()[0]
     found = re.search(
-        r"3 prompts, (\d) threads? \((\S+) ms a step; (\d) threads?: (\S+) ms\)$", line
+        r"3 prompts, (\d) threads? \((\S+) ms per step; (\d) threads?: (\S+) ms\)$", line
     )
     assert code == 0 and found, line
     number, ours, other, theirs = map(float, found.groups())
@@ -66,7 +66,7 @@ def test_it_is_timed_at_the_command_s_batch_size(run, model, cores):
         torch.set_num_threads(2)
         code, _, err = run(*arguments)
         assert code == 0 and cores.pop() == (rows, [1, 2])
-        assert "1 thread (12.3 ms a step; 2 threads: 15.0 ms)\n" in err
+        assert "1 thread (12.3 ms per step; 2 threads: 15.0 ms)\n" in err
         assert torch.get_num_threads() == 1
 
 
@@ -116,7 +116,7 @@ def test_a_training_is_resumed_with_the_number_it_was_started_with(run, cores):
 def test_a_chosen_number_is_recorded_and_resumed(run, cores):
     start = ["grpo", "--model", "tiny-base", *TRAINING]
     code, _, err = run(*start, "--steps", 1)
-    assert code == 0 and "1 thread (12.3 ms a step; 2 threads: 15.0 ms)\n" in err
+    assert code == 0 and "1 thread (12.3 ms per step; 2 threads: 15.0 ms)\n" in err
     with open("run/run.json", encoding="utf-8") as file:
         assert json.load(file)["threads"] == 1
     torch.set_num_threads(2)

@@ -459,7 +459,8 @@ def test_a_step_that_breaks_off_costs_time_only(model, at):
 def test_rows_of_the_caller_s_own_state_go_on(model):
     """What a conversation needs: rows of unequal length keep their place, and earlier turns aren't
     read again."""
-    from qwenlab.engine.request import SamplingParams, new_request
+    from qwenlab.engine.prompts import new_request
+    from qwenlab.engine.request import SamplingParams
 
     state, said = model.new_state(4), [[], [], [], []]
     turns = [  # row 1 is of another length class than the others, and row 2 sits out a turn

@@ -303,12 +303,12 @@ def explicit(batch, width):
             "float32, expected \\(2, 3\\) int64",
         ),
         (lambda m: {"rows": [0, 1]}, "there is no state"),
-        (lambda m: {"state": m.new_state(2), "rows": [0, 0]}, "names a row twice"),
+        (lambda m: {"state": m.new_state(2), "rows": [0, 0]}, "names a slot twice"),
         (lambda m: {"state": m.new_state(2), "rows": [0, 2]}, "not all within 0..1"),
-        (lambda m: {"state": m.new_state(3)}, "input_ids has 2 rows, rows names 3"),
+        (lambda m: {"state": m.new_state(3)}, "input_ids has 2 rows, but rows names 3 slots"),
         (
             lambda m: {"state": m.new_state(2, capacity=2)},
-            "row 0 would hold 3 tokens, its state has room for 2",
+            "slot 0 would hold 3 tokens, the state has room for 2",
         ),
         (
             lambda m: {
@@ -383,7 +383,7 @@ def test_a_call_interrupted_at_its_head_is_refused_until_the_row_is_read_again(d
     finally:
         hook.remove()
     assert state.lengths.tolist() == [2]
-    with pytest.raises(ValueError, match="row 0 is invalid"):
+    with pytest.raises(ValueError, match="slot 0 is invalid"):
         dense(torch.tensor([[2]]), state=state)
     state.reset()
     dense(torch.tensor([[7, 3]]), state=state)

@@ -5,7 +5,7 @@ import random
 import pytest
 from helpers import count
 
-from qwenlab.engine.prefix import share
+from qwenlab.engine.prefix import Prefix, share
 from qwenlab.engine.request import Request, SamplingParams
 from qwenlab.engine.scheduler import POLICIES, Scheduler
 
@@ -33,7 +33,7 @@ class Slots:
 
     def __init__(self, slots: int) -> None:
         self.held: list[list[int] | None] = [[] for _ in range(slots)]  # None: nobody knows
-        self.saved: dict[int, list[int]] = {}
+        self.saved: dict[Prefix, list[int]] = {}
 
     def execute(self, plan) -> None:
         before = list(self.held)
@@ -41,19 +41,19 @@ class Slots:
             self.held[target] = before[source]
         for slot in plan.resets:
             self.held[slot] = []
-        for key, slot in plan.copies:
+        for prefix, slot in plan.copies:
             assert self.held[slot] == []
-            self.held[slot] = list(self.saved[key])
-        for key in plan.drops:
-            del self.saved[key]
+            self.held[slot] = list(self.saved[prefix])
+        for prefix in plan.drops:
+            del self.saved[prefix]
         for request, slot in plan.decode:
             self.held[slot] = [*self.held[slot], (request.prompt + request.token_ids)[-1]]
         for request, slot, start, end in plan.prefill:
             text = request.prompt + request.token_ids
             assert self.held[slot] == text[:start] and start < end <= len(text)
             self.held[slot] = text[:end]
-        for slot, key in plan.saves:
-            self.saved[key] = list(self.held[slot])
+        for slot, prefix in plan.saves:
+            self.saved[prefix] = list(self.held[slot])
 
     def forget(self) -> None:
         self.held = [None] * len(self.held)
@@ -108,6 +108,7 @@ class Script:
 
     def step(self) -> None:
         plan = self.scheduler.schedule()
+        assert self.scheduler.plan(plan.moves, plan.preempted) == plan  # planning changes nothing
         self.check_plan(plan)
         if self.rng.random() < 0.03:  # the plan never comes back, and nobody knows what was done
             self.device.forget()
@@ -121,9 +122,9 @@ class Script:
 
     def check_plan(self, plan) -> None:
         running = self.scheduler.running
-        slots = [slot for _, slot in plan.decode]
+        slots = [row.slot for row in plan.decode]
         assert slots == list(range(len(slots)))  # those that decode stand together, in order
-        slots += [slot for _, slot, _, _ in plan.prefill] + [slot for _, slot in plan.held_back]
+        slots += [row.slot for row in (*plan.prefill, *plan.held_back)]
         assert len(set(slots)) == len(slots) and set(slots) <= set(range(len(running)))
         assert [r.slot for r in running] == list(range(len(running)))
         assert len(running) <= self.slots
@@ -136,11 +137,11 @@ class Script:
             assert max(older, default=-1) < waiting[0]
         assert plan.computes or not any(r.finish_reason is None for r in running)
         assert len(dict(plan.moves)) == len({target for _, target in plan.moves})
-        for key, slot in plan.copies:
+        for prefix, slot in plan.copies:
             (request,) = [r for r in running if r.slot == slot]
-            length = self.scheduler.saved[key].length
-            assert self.device.saved[key] == request.prompt[:length]
-            assert length < len(request.prompt)
+            assert prefix in self.scheduler.saved
+            assert self.device.saved[prefix] == request.prompt[: prefix.length]
+            assert prefix.length < len(request.prompt)
 
     def check_device(self, plan) -> None:
         """Each slot holds what its request has read: all of it, where it gets a token."""
@@ -148,7 +149,7 @@ class Script:
             text = request.prompt + request.token_ids
             if request.finish_reason is None:
                 assert self.device.held[request.slot] == text
-        assert self.device.saved.keys() <= self.scheduler.saved.keys() | {k for _, k in plan.saves}
+        assert self.device.saved.keys() <= self.scheduler.saved | {s.prefix for s in plan.saves}
 
     def check_end(self) -> None:
         for request in self.requests:

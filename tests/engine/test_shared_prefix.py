@@ -8,7 +8,7 @@ from helpers import FAMILIES, alone_greedy, count, random_prompts
 
 import qwenlab
 from qwenlab.engine.prefix import share
-from qwenlab.engine.request import make_requests
+from qwenlab.engine.prompts import make_requests
 from qwenlab.engine.scheduler import POLICIES
 
 

@@ -17,7 +17,7 @@ from forks import Forked
 from helpers import count, with_marks
 
 import qwenlab
-from qwenlab.engine.request import make_requests
+from qwenlab.engine.prompts import make_requests
 from qwenlab.evaluation import (
     answering,
     evaluate,
@@ -318,7 +318,7 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(
     assert plain(result.records) == plain(expected.records) == plain(written(tmp_path))
     assert result.sampled_tokens == expected.sampled_tokens  # not one was sampled twice
     told = "\n".join(caplog.messages)
-    said = re.findall(r"^out of memory with (\d+) .* going on with (\d+), ", told, re.MULTILINE)
+    said = re.findall(r"^out of memory with (\d+) .* continuing with (\d+), ", told, re.MULTILINE)
     assert said and all(int(fewer) == int(rows) // 2 for rows, fewer in said)
     assert int(said[-1][0]) > most and (after > 7 or said[0] == ("11", "5"))
 

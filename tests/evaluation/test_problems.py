@@ -112,7 +112,7 @@ BAD_LINES = [
     ),
     (
         '{"problem": "x", "answer": "2", "unique_id": 0}',
-        r"line 2: id '0' once more, as in .*set\.jsonl line 1",
+        r"line 2: duplicate id '0', first used at .*set\.jsonl line 1",
     ),
 ]
 

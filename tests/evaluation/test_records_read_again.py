@@ -136,7 +136,7 @@ WRONG_METRICS = [
     ({**STEP, "step": 1, "loss": 1e308}, "line 2: loss is 1e+308"),
     (
         {**STEP, "step": 1, "more": 1},
-        "line 2: more is missing|line 2: more is not in the steps before",
+        "line 2: more is missing|line 2: more is not in the earlier steps",
     ),
 ]
 
@@ -247,10 +247,7 @@ def test_a_folder_in_use_is_a_failure(run, tmp_path):
         RunFolder(tmp_path / "run", {}).close()
         with RunFolder(tmp_path / "run", {}):
             code, _, err = run(command, *TINY, "--data", "tiny-train", "--output", "run")
-            assert (
-                code == 1
-                and err.splitlines()[-1] == "qwenlab: run: another process is at work in it"
-            )
+            assert code == 1 and err.splitlines()[-1] == "qwenlab: run: another process is using it"
 
 
 @pytest.mark.parametrize(("number", "status"), [(28, 1), (122, 1), (5, 1), (13, 2), (36, 2)])

@@ -5,7 +5,7 @@ import copy
 
 import pytest
 import torch
-from helpers import difference, random_model
+from helpers import difference, plainly, random_model
 from torch import nn
 
 from qwenlab.engine.generation import generate
@@ -18,7 +18,7 @@ def agree(model) -> None:
     """The joined product against the parameters one by one, which is how gradients are made."""
     with torch.no_grad():
         joined = model(IDS)
-    with torch.enable_grad():
+    with plainly(model):
         assert difference(joined, model(IDS).detach()) < 1e-5
 
 

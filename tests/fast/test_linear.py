@@ -2,6 +2,7 @@
 told."""
 
 import itertools
+import os
 
 import pytest
 import torch
@@ -75,10 +76,10 @@ def test_a_row_of_nan_stays_by_itself(name):
     assert finite.tolist() == [True, True, False, True]
 
 
-@pytest.mark.parametrize("quick", ["turned", "shared", "linear"])
+@pytest.mark.parametrize("quick", ["transposed", "shared", "linear"])
 def test_the_quickest_is_kept_and_measured_once(kernels, quick):
     calls = kernels(
-        **{name: 0.2 if name == quick else 1.5 for name in ("linear", "turned", "shared")}
+        **{name: 0.2 if name == quick else 1.5 for name in ("linear", "transposed", "shared")}
     )
     x, weight = torch.ones(4, 8), torch.ones(6, 8)
     with torch.no_grad():
@@ -91,7 +92,7 @@ def test_the_quickest_is_kept_and_measured_once(kernels, quick):
 
 
 def test_a_hair_quicker_is_no_reason(kernels):
-    kernels(linear=2.0, turned=1.98)
+    kernels(linear=2.0, transposed=1.98)
     assert linear.choose(4, torch.ones(6, 8)) == "linear"
 
 
@@ -101,12 +102,12 @@ def test_a_kernel_that_cannot_is_left_out(kernels, monkeypatch):
     def unable(x, weight):
         raise RuntimeError("no such instruction")
 
-    monkeypatch.setitem(linear.KERNELS, "turned", unable)
+    monkeypatch.setitem(linear.KERNELS, "transposed", unable)
     assert linear.choose(4, torch.ones(6, 8)) == "linear"
 
 
 def test_rows_between_two_numbers_count_as_the_next_and_one_or_many_are_not_measured(kernels):
-    calls = kernels(linear=0.2, turned=0.1)
+    calls = kernels(linear=0.2, transposed=0.1)
     weight = torch.ones(6, 8)
     assert linear.choose(1, weight) == linear.choose(257, weight) == "linear" and not calls
     linear.choose(5, weight)
@@ -114,21 +115,50 @@ def test_rows_between_two_numbers_count_as_the_next_and_one_or_many_are_not_meas
     assert [what.split(",")[0] for what in linear.chosen] == ["8 rows", "64 rows"]
 
 
+@torch.no_grad()
+def test_what_is_remembered_does_not_grow_with_the_lengths_of_prompts():
+    weight = torch.ones(6, 8)
+    for rows in range(1, 400):
+        linear.product(torch.ones(rows, 8), weight)
+    assert len(linear.known) <= len(linear.STEPS) + 1
+
+
+@torch.no_grad()
+def test_forced_for_a_while_leaves_no_trace(kernels, monkeypatch):
+    calls = kernels(linear=0.1, transposed=0.1)
+    monkeypatch.setattr(linear, "choose", lambda rows, weight: "transposed")
+    before = dict(os.environ)
+    for name in ("linear", "transposed"):
+        with linear.forced_to(name):
+            linear.product(torch.ones(4, 8), torch.ones(6, 8))
+            assert calls[-1] == linear.forced() == name
+    assert dict(os.environ) == before and linear.forced() is None and not linear.known
+
+
+def test_a_product_that_needs_a_gradient_has_one(kernels):
+    """By F.linear, whatever was chosen."""
+    calls = kernels(linear=0.1, transposed=0.1)
+    x, weight = torch.ones(4, 8), torch.ones(6, 8, requires_grad=True)
+    linear.product(x, weight).sum().backward()
+    assert torch.equal(weight.grad, torch.full((6, 8), 4.0)) and not calls
+
+
 def test_one_kernel_can_be_forced(monkeypatch):
-    monkeypatch.setenv("QWENLAB_LINEAR", "turned")
-    assert linear.choose(1, torch.ones(6, 8)) == "turned" and not linear.chosen
-    assert linear.table() == "turned, forced by QWENLAB_LINEAR" and linear.record() == {
-        "forced": "turned"
+    monkeypatch.setenv("QWENLAB_LINEAR", "transposed")
+    assert linear.choose(2, torch.ones(6, 8)) == "transposed" and not linear.chosen
+    assert linear.choose(1, torch.ones(6, 8)) == "linear"
+    assert linear.table() == "transposed, forced by QWENLAB_LINEAR" and linear.record() == {
+        "forced": "transposed"
     }
     monkeypatch.setenv("QWENLAB_LINEAR", "magic")
     with pytest.raises(
         ValueError, match=f"QWENLAB_LINEAR is 'magic', expected one of {', '.join(NAMES)}"
     ):
-        linear.choose(1, torch.ones(6, 8))
+        linear.choose(2, torch.ones(6, 8))
 
 
 def test_the_table_and_the_record(kernels):
-    kernels(linear=0.5, turned=0.1)
+    kernels(linear=0.5, transposed=0.1)
     for rows in (4, 16):
         linear.choose(rows, torch.ones(6, 8))
     head, line = linear.table().splitlines()
@@ -136,15 +166,15 @@ def test_the_table_and_the_record(kernels):
     assert line.startswith("6 x 8, float32, ") and line.split()[-7:] == [
         "-",
         "-",
-        "turned",
+        "transposed",
         "-",
-        "turned",
+        "transposed",
         "-",
         "-",
     ]
     threads = torch.get_num_threads()
     assert linear.record() == {
-        f"{rows} rows, 6 x 8, float32, {threads} threads": "turned" for rows in (4, 16)
+        f"{rows} rows, 6 x 8, float32, {threads} threads": "transposed" for rows in (4, 16)
     }
 
 

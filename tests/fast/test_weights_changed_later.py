@@ -7,16 +7,18 @@ gradients enabled and without a state.
 
 import copy
 import functools
+import gc
 import io
 import pickle
 import random
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 import torch
-from helpers import HYBRID, alone_greedy, count, difference
+from helpers import HYBRID, alone_greedy, count, difference, plainly
 from small_checkpoint import VOCAB, write_small_checkpoint
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
@@ -24,8 +26,10 @@ from torch.nn.utils import parametrize, prune, vector_to_parameters
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import qwenlab
-from qwenlab.model.layers import RMSNorm
-from qwenlab.model.model import Model
+from qwenlab.fast import optimize
+from qwenlab.model.attention import Attention
+from qwenlab.model.layers import MLP, RMSNorm
+from qwenlab.model.model import Layer, Model
 
 CHECKPOINTS = {
     "dense": {"num_hidden_layers": 2},  # tied embeddings
@@ -83,8 +87,8 @@ class Case:
 
 
 def agree(model: Model) -> None:
-    """The short check: the same call without and with gradients."""
-    with torch.enable_grad():
+    """The short check: the same call as for inference and as for training."""
+    with plainly(model):
         expected = model(*qwenlab.left_pad(ROWS, 0)).detach()
     assert difference(use(model), expected) < 1e-5
 
@@ -533,13 +537,19 @@ def test_a_hook_on_all_modules_counts(model):
     assert torch.equal(use(model), before)
 
 
-@pytest.mark.parametrize("kind", [nn.Linear, RMSNorm], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [nn.Linear, RMSNorm, Attention, MLP, Layer, Model], ids=lambda kind: kind.__name__
+)
 def test_a_forward_replaced_for_all_modules_of_a_kind_counts(model, monkeypatch, kind):
     forward = kind.forward
+
+    def louder_of_all(module, *args, **options):
+        return louder(forward(module, *args, **options))
+
     before = use(model)
-    monkeypatch.setattr(kind, "forward", lambda module, x: louder(forward(module, x)))
+    monkeypatch.setattr(kind, "forward", louder_of_all)
     assert difference(use(model), before) > 1e-3
-    check(Case(model))
+    agree(model)
 
 
 def test_weights_given_for_one_call_count_in_that_call(model):
@@ -611,6 +621,46 @@ def test_a_weight_is_held_once(model):
     assert sum(storages.values()) == sum(weight.nbytes for weight in model.parameters())
 
 
+def storages_of(model: Model) -> list[torch.UntypedStorage]:
+    """Each block of memory that the parameters lie in, once."""
+    storages = [weight.untyped_storage() for weight in model.parameters()]
+    return list({storage.data_ptr(): storage for storage in storages}.values())
+
+
+def test_weights_replaced_by_assignment_are_let_go(model):
+    """Nothing of the old ones stays in memory, and another `optimize` fuses the new ones."""
+    fused = len(storages_of(model))
+    old = [weakref.ref(storage) for storage in storages_of(model)]
+    weights = {name: weight.clone() for name, weight in model.state_dict().items()}
+    expected = use(model)
+    model.load_state_dict(weights, assign=True)
+    gc.collect()
+    assert not any(storage() for storage in old)
+    assert len(storages_of(model)) > fused and torch.allclose(use(model), expected, atol=1e-5)
+    assert len(storages_of(optimize(model))) == fused
+    agree(model)
+
+
+def test_weights_that_went_elsewhere_are_fused_again_when_they_return(model):
+    """The device without numbers stands for a GPU."""
+    fused = len(storages_of(model))
+    weights = {name: weight.clone() for name, weight in model.state_dict().items()}
+    model.to("meta").to_empty(device="cpu")
+    assert len(storages_of(model)) == fused
+    model.load_state_dict(weights)
+    agree(model)
+
+
+def test_weights_may_be_moved_while_a_module_has_a_hook(model):
+    fused = len(storages_of(model))
+    projection = next(m for m in model.modules() if type(m) is nn.Linear)
+    handle = projection.register_forward_hook(louder_output)
+    model.to(torch.bfloat16).to(torch.float32)
+    handle.remove()
+    assert len(storages_of(model)) == fused
+    agree(model)
+
+
 # --- kernels -------------------------------------------------------------------------------------
 
 
@@ -627,7 +677,7 @@ class Products(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(("kernel", "rows"), [("turned", 6), ("shared", 10)])
+@pytest.mark.parametrize(("kernel", "rows"), [("transposed", 6), ("shared", 10)])
 def test_a_kernel_chosen_on_the_cpu_is_not_taken_elsewhere(tmp_path, monkeypatch, kernel, rows):
     """There F.linear computes, the rows first. The device without numbers stands for a GPU."""
     sizes = {"hidden_size": 40, "intermediate_size": 56, "num_hidden_layers": 1}  # no other test's
@@ -644,7 +694,7 @@ def test_a_kernel_chosen_on_the_cpu_is_not_taken_elsewhere(tmp_path, monkeypatch
 
 
 def test_the_kernel_that_is_forced_is_for_the_cpu_only(tmp_path, monkeypatch):
-    monkeypatch.setenv("QWENLAB_LINEAR", "turned")
+    monkeypatch.setenv("QWENLAB_LINEAR", "transposed")
     model, _ = qwenlab.load(write_small_checkpoint(tmp_path / "small"), device="cpu")
     with torch.no_grad(), Products() as products:
         model.to("meta")(torch.full((7, 1), 3))

@@ -254,12 +254,14 @@ def test_what_the_library_chose_is_shown(lesson, capsys, monkeypatch):
     monkeypatch.setattr(
         linear,
         "chosen",
-        {"4 rows, 4096 x 1024, float32, 2 threads": "turned", "4 rows, 8 x 8": "linear"},
+        {"4 rows, 4096 x 1024, float32, 2 threads": "transposed", "4 rows, 8 x 8": "linear"},
     )
     monkeypatch.delenv("QWENLAB_LINEAR", raising=False)
     exec(sources["kernels-here"], dict(names))
     head, line = capsys.readouterr().out.splitlines()
-    assert line.startswith("4096 x 1024") and line[: head.index("4") + 1].split()[-1] == "turned"
+    assert (
+        line.startswith("4096 x 1024") and line[: head.index("4") + 1].split()[-1] == "transposed"
+    )
 
 
 def test_the_bend_moves_out_with_the_context(lesson, capsys):

@@ -87,6 +87,8 @@ def test_a_checkpoint_is_fetched_once_and_is_there_offline(repository, tmp_path)
 def test_a_download_that_breaks_off_is_taken_up_again(repository, tmp_path):
     with hub({NAME: repository}, cut=["model.safetensors"]) as (address, _):
         (answer,) = load(NAME, cache=tmp_path, address=address)
-        assert answer.startswith(f"refused {NAME}: download broke off, run again to resume it")
+        assert answer.startswith(
+            f"refused {NAME}: the download was interrupted; run again to resume it"
+        )
     with hub({NAME: repository}) as (address, _):
         assert load(NAME, cache=tmp_path, address=address) == [LOADED]

@@ -230,7 +230,7 @@ def test_layers_of_one_kind(layer_types):
         ).token_ids
     )
     state = model.new_state(1, capacity=3)
-    with pytest.raises(ValueError, match="its state has room for 3"):
+    with pytest.raises(ValueError, match="the state has room for 3"):
         model(torch.ones(1, 4, dtype=torch.long), state=state)
 
 
@@ -272,7 +272,7 @@ def test_an_interrupted_call_leaves_its_rows_invalid_and_says_so(model, problem,
     assert state.invalid == {1, 2} and state.lengths.tolist() == [2, 2, 2]
     for rows in (None, [0, 2], range(1, 2)):
         with pytest.raises(
-            ValueError, match=r"row [12] is invalid: a call broke off .* put a snap"
+            ValueError, match=r"slot [12] is invalid: a call broke off .* put a snap"
         ):
             model(torch.ones(len(rows or range(3)), 1, dtype=torch.long), state=state, rows=rows)
     logits = model(torch.tensor([[9]]), state=state, rows=[0])

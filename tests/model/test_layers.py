@@ -59,3 +59,5 @@ def test_the_fast_step_and_sdpa_compute_what_eager_does(few, monkeypatch):
         assert torch.allclose(attention.sdpa(q, k, k, mask, 0.3), expected, atol=1e-6)
         if queries == 1:
             assert torch.allclose(fast.one_query(q, k, k, None, 0.3), expected, atol=1e-6)
+            # what `sdpa` computes on a GPU
+            assert torch.allclose(attention.grouped_sdpa(q, k, k, mask, 0.3), expected, atol=1e-6)

@@ -82,7 +82,7 @@ def test_a_nan_of_the_last_tenant_does_not_reach_the_next(model):
 )
 def test_rows_of_a_call_in_any_form(model, rows):
     state = filled(model, ROWS)
-    index = state.row_index(rows).tolist()
+    index = state.index_of(rows).tolist()
     logits = model(torch.tensor([[20], [21]]), state=state, rows=rows)
     for place, row in enumerate(index):
         assert difference(logits[place], alone_logits(model, [*ROWS[row], 20 + place])[-1:]) < 1e-5
@@ -229,7 +229,7 @@ def test_growth_and_bytes(model):
 def test_copies_keep_a_fixed_capacity(model):
     fixed = model.new_state(1, capacity=2)
     for state in (fixed.select([0, 0]), fixed.repeat(2), fixed.snapshot().repeat(2)):
-        with pytest.raises(ValueError, match="its state has room for 2"):
+        with pytest.raises(ValueError, match="the state has room for 2"):
             model(torch.ones(2, 3, dtype=torch.long), state=state)
 
 
@@ -259,18 +259,24 @@ def test_more_rows_than_before_without_growing(model):
     [
         (lambda s, m: s.select([4]), "not all within 0..3"),
         (lambda s, m: s.select([-1]), "not all within 0..3"),
-        (lambda s, m: s.select(torch.tensor([True])), "1 entries, the state 4 rows"),
-        (lambda s, m: s.select([]), "no row was chosen"),
-        (lambda s, m: s.select([0.5]), "rows is \\[0.5\\], expected row numbers or one bool a row"),
-        (lambda s, m: s.select(slice(0, 2)), "rows is slice"),
-        (lambda s, m: s.reset("ab"), "rows is 'ab'"),
-        (lambda s, m: s.select([0, 2**70]), "expected row numbers"),
+        (lambda s, m: s.select(torch.tensor([True])), "1 entries, the state 4 slots"),
+        (lambda s, m: s.select([]), "no slot was chosen"),
+        (
+            lambda s, m: s.select([0.5]),
+            "\\[0.5\\] names no slots, expected slot numbers or one bool per slot",
+        ),
+        (lambda s, m: s.select(slice(0, 2)), "slice(.*) names no slots"),
+        (lambda s, m: s.reset("ab"), "'ab' names no slots"),
+        (lambda s, m: s.select([0, 2**70]), "expected slot numbers"),
         (lambda s, m: s.repeat(0), "at least 1 copy"),
-        (lambda s, m: s.put([0], s), "1 rows for a state of 4"),
-        (lambda s, m: s.put([0, 0], s.select([0, 1])), "names a row twice"),
-        (lambda s, m: m.new_state(0), "at least 1 row"),
+        (lambda s, m: s.put([0], s), "1 slots for a state of 4"),
+        (lambda s, m: s.put([0, 0], s.select([0, 1])), "names a slot twice"),
+        (lambda s, m: m.new_state(0), "at least 1 slot"),
         (lambda s, m: m.new_state(1, capacity=0), "at least 1 token"),
-        (lambda s, m: m.new_state(4, capacity=2).put([0, 1, 2, 3], s), "row 2 would hold 5 tokens"),
+        (
+            lambda s, m: m.new_state(4, capacity=2).put([0, 1, 2, 3], s),
+            "slot 2 would hold 5 tokens",
+        ),
     ],
 )
 def test_bad_rows_say_so(model, call, message):

@@ -194,6 +194,25 @@ def test_an_engine_goes_on_after_a_strike_at_each_line(name):
         talk.check(engine, requests, expected)
 
 
+@pytest.mark.parametrize("problem", BREAKS)
+def test_a_strike_at_each_line_of_the_guard_leaves_the_engine_able_to_step(problem):
+    """The guard refuses a step within a step; it must not take the next step for one."""
+    talk = Talk("dense", 1)
+    expected = talk.alone()
+    guard = qwenlab.Engine.step.__code__
+    own = {(guard.co_filename, number) for *_, number in guard.co_lines()}
+    places = {}
+    for place, line in enumerate(talk.lines(), 1):
+        if line in own:
+            places.setdefault(line, place)
+    assert len(places) > 4
+    for at in places.values():
+        engine, requests = talk.engine()
+        go_on(engine, Strike(at, problem))
+        engine.run()
+        talk.check(engine, requests, expected)
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_an_engine_goes_on_where_a_second_exception_strikes_as_it_recovers(name):
     """Ctrl-C twice: the second while the first is being dealt with, at each line of that."""
@@ -411,7 +430,7 @@ def test_a_row_is_right_or_refused_wherever_an_exception_struck(name, what):
             try:
                 logits = model(torch.tensor([[20]]), state=state.snapshot(), rows=[row])[0]
             except ValueError as refused:
-                assert "\n" not in str(refused) and f"row {row} is invalid" in str(refused)
+                assert "\n" not in str(refused) and f"slot {row} is invalid" in str(refused)
                 state.reset([row])
                 model(torch.tensor([rows[row]]), state=state, rows=[row])
                 logits, held = model(torch.tensor([[20]]), state=state, rows=[row])[0], rows[row]

@@ -49,7 +49,7 @@ UNREADABLE = """(root) => {
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const text = walker.currentNode.textContent.trim(), element = walker.currentNode.parentElement;
-    if (!text || element.closest("script, style, noscript, template, mjx-container, .headerlink, .qwl-said")) continue;
+    if (!text || element.closest("script, style, noscript, template, mjx-container, .headerlink, .qwl-words")) continue;
     if (!element.checkVisibility({checkOpacity: true, checkVisibilityCSS: true})) continue;
     const style = getComputedStyle(element), size = parseFloat(style.fontSize);
     const needed = size >= 24 || (size >= 18.66 && style.fontWeight >= 700) ? 3 : 4.5;
@@ -200,7 +200,7 @@ SET = """(widget, state) => {
     one.dispatchEvent(new Event("change", {bubbles: true}));
   });
   const picture = widget.querySelector(".qwl-state"), tables = [...picture.querySelectorAll("table")];
-  return [widget.querySelector(".qwl-said").textContent, picture.innerHTML, tables.map((table) => [
+  return [widget.querySelector(".qwl-words").textContent, picture.innerHTML, tables.map((table) => [
     ...table.tBodies[0].rows].map((row) => [...row.querySelectorAll("td")].map((cell) => cell.textContent)))];
 }"""
 

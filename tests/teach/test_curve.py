@@ -135,7 +135,7 @@ def test_a_spread_of_the_bench_is_a_point():
         ({"a": []}, "'a' has no points"),
         ({"a": [(1, 5, 6, 7)]}, "the median between"),
         ({"a": [(1, float("nan"))]}, "expected finite"),
-        ({"a": [(0, 5)]}, "a log axis holds only what is above 0"),
+        ({"a": [(0, 5)]}, "a log axis shows only numbers above 0"),
     ],
 )
 def test_bad_input_gets_one_line(series, words):

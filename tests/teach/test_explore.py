@@ -4,6 +4,7 @@ import itertools
 import os
 import shutil
 import sys
+from types import SimpleNamespace
 
 import pytest
 from bs4 import BeautifulSoup
@@ -236,15 +237,18 @@ class App:
 
     def __init__(self, cache):
         self.events, self.outdir = {}, cache.parent / "html"
-        self.config = type(
-            "Config", (), {"nb_execution_cache_path": str(cache), "qwenlab_moved": {}}
+        self.config = SimpleNamespace(
+            nb_execution_cache_path=str(cache), qwenlab_moved={}, qwenlab_page_models=[]
         )
-        self.builder = type("Builder", (), {"format": "html"})
+        self.builder = SimpleNamespace(format="html")
 
     def connect(self, event, callback, priority=500):
         self.events.setdefault(event, []).append(callback)
 
     def add_config_value(self, *_):
+        pass
+
+    def add_js_file(self, *_):
         pass
 
 

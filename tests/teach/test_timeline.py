@@ -43,9 +43,9 @@ def test_slots_over_steps():
     ]
 
 
-def test_requests_over_steps_with_what_they_said():
-    said = [["x", "\n", " z"], ["u", "v"], ["w"]]
-    cells, labels = grid(timeline(EVENTS, by="request", names="ABC", said=said))
+def test_requests_over_steps_with_what_they_sampled():
+    tokens = [["x", "\n", " z"], ["u", "v"], ["w"]]
+    cells, labels = grid(timeline(EVENTS, by="request", names="ABC", sampled=tokens))
     assert labels == ["request A", "request B", "request C"]
     assert cells == [
         [("▸x", "f"), ("⏎", "d"), ("␣z", "d"), ("", "o")],
@@ -144,8 +144,8 @@ def test_the_figure_is_small_and_carries_the_legend():
         (dict(run=EVENTS, by="row"), "by is 'row'"),
         (dict(run=EVENTS, names="AB"), "names has 2 entries, the events need number 2"),
         (
-            dict(run=EVENTS, said=[["x"], [], []]),
-            r"said\[1\] has 0 entries, the events need number 0",
+            dict(run=EVENTS, sampled=[["x"], [], []]),
+            r"sampled\[1\] has 0 entries, the events need number 0",
         ),
     ],
 )
@@ -161,9 +161,9 @@ def test_a_prompt_that_is_read_in_parts_speaks_once():
         (4, 0, 8, "prefill"),
     ]
     events += [(5, 0, 7, "prefill"), (6, 0, 7, "prefill"), (7, 0, 7, "decode"), (3, 1, 9, "idle")]
-    said = {7: ["a", "b", "c", "d"], 8: ["x"]}
-    said = [said.get(i, []) for i in range(10)]
-    cells, _ = grid(timeline(events, said=said))
+    tokens = {7: ["a", "b", "c", "d"], 8: ["x"]}
+    tokens = [tokens.get(i, []) for i in range(10)]
+    cells, _ = grid(timeline(events, sampled=tokens))
     assert [text for text, _ in cells[0]] == ["▸7", "▸7", "▸a", "b", "▸x", "▸7", "▸c", "d"]
     assert cells[1][3] == ("·9", "i")  # it waits in its slot
 
@@ -175,13 +175,13 @@ def test_every_strategy_can_be_drawn(strategy):
     result = generate(
         model, prompts, n=2, max_new_tokens=[*caps], stop=(), strategy=strategy, slots=3
     )
-    said = [
+    tokens = [
         [f"<{i}.{k}>" for k in range(len(request.token_ids))] for i, request in enumerate(result)
     ]
     for by in ("slot", "request"):
-        cells, labels = grid(timeline(result, by=by, said=said))
+        cells, labels = grid(timeline(result, by=by, sampled=tokens))
         shown = sorted(text.lstrip("▸") for line in cells for text, _ in line if "<" in text)
-        assert shown == sorted(text for texts in said for text in texts), "every token once"
+        assert shown == sorted(text for texts in tokens for text in texts), "every token once"
         assert len(labels) == (8 if by == "request" else 1 if strategy == "sequential" else 3)
 
 
@@ -190,11 +190,11 @@ def test_chunks_and_preemptions_can_be_drawn():
     asked = [engine.submit([1] * length, max_new_tokens=12, stop=()) for length in (8, 7)]
     engine.run()
     assert engine.stats.preempted == 1
-    said = [[f"<{i}.{k}>" for k in range(12)] for i in range(2)]
-    cells, _ = grid(timeline(engine, by="request", said=said))
+    tokens = [[f"<{i}.{k}>" for k in range(12)] for i in range(2)]
+    cells, _ = grid(timeline(engine, by="request", sampled=tokens))
     for i, request in enumerate(asked):
         assert len(request.token_ids) == 12
-        assert [text.lstrip("▸") for text, _ in cells[i] if "<" in text] == said[i]
+        assert [text.lstrip("▸") for text, _ in cells[i] if "<" in text] == tokens[i]
 
 
 def test_order_does_not_matter_and_events_may_be_named():

@@ -306,7 +306,7 @@ def test_a_run_that_ended_early_goes_on_to_the_same_weights(traces, tmp_path, mo
     ("options", "message"),
     [
         ({"max_length": 5}, "none of 20 traces has a token of its answer within 5 tokens"),
-        ({"held_out": 20}, "20 traces are of use, expected more than the 20 that are held out"),
+        ({"held_out": 20}, "only 20 usable traces; more than held_out=20 are needed"),
         ({"held_out": -1}, "held_out is -1, expected a whole number of at least 0"),
         ({"batch_size": 0}, "batch_size is 0, expected a whole number of at least 1"),
         ({"batch_size": 2.5}, "batch_size is 2.5, expected a whole number of at least 1"),

@@ -474,7 +474,7 @@ def test_a_full_disk_is_one_line_and_the_rest_is_safe(tiny, made, tmp_path, monk
 
 
 def test_a_teacher_that_is_always_wrong_leaves_no_trace(tiny, tmp_path):
-    said = rf"run: none of {len(PROBLEMS)} answers is of use, see rejected\.jsonl there$"
+    said = rf"run: none of {len(PROBLEMS)} answers is usable, see rejected\.jsonl there$"
     with pytest.raises(TraceError, match=said):
         make(tiny, tmp_path / "run", max_new_tokens=3)
     assert len((tmp_path / "run" / "rejected.jsonl").read_text().splitlines()) == len(PROBLEMS)

@@ -201,7 +201,7 @@ def test_a_run_goes_on_bit_by_bit(checkpoint, tmp_path):
 
 def test_measured_kernels_change_nothing(checkpoint, tmp_path, monkeypatch):
     first = learn(checkpoint, tmp_path / "first", 3)
-    monkeypatch.setattr(linear, "choose", lambda rows, weight: linear.forced() or "turned")
+    monkeypatch.setattr(linear, "choose", lambda rows, weight: linear.forced() or "transposed")
     linear.known.clear()
     assert same(first, learn(checkpoint, tmp_path / "second", 3)) and not linear.known
     assert linear.forced() is None
@@ -343,8 +343,8 @@ def test_ctrl_c_lets_the_step_end_and_saves(checkpoint, tmp_path, caplog):
         learn(checkpoint, tmp_path / "run", 5, fail=interrupt)
     said = "\n".join(caplog.messages)
     assert (
-        "saved after 2 steps; the same again goes on from there" in said
-        and "this step is finished first" in said
+        "saved after 2 steps; the same settings resume from there" in said
+        and "finishing this step" in said
     )
     assert (
         signal.getsignal(signal.SIGINT) is before
@@ -411,7 +411,7 @@ def test_ctrl_c_of_the_command_is_status_130(whole, tmp_path):
     run = grpo(tmp_path / "run", signal_at=removal, signal_number=signal.SIGINT)
     assert run.end() == 130
     err = (tmp_path / "told").read_text()
-    assert "goes on from there" in err and "Traceback" not in err
+    assert "resume from there" in err and "Traceback" not in err
     done = len(read_metrics(tmp_path / "run"))
     assert last_checkpoint(tmp_path / "run").name == f"step-{done:06}" and done < 6
     assert json.loads((last_checkpoint(tmp_path / "run") / "training.json").read_text()) == {

@@ -1,67 +1,71 @@
-"""The one loop of batched generation, left open: requests come and go while others run."""
+"""The loop of batched generation: requests come and go while others run."""
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
-from operator import length_hint
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from qwenlab.engine.request import Request, RequestOutput, SamplingParams, new_request
+from qwenlab.engine.prompts import new_request
+from qwenlab.engine.request import Request, RequestOutput, SamplingParams
 from qwenlab.engine.results import Stats
 from qwenlab.engine.runner import Runner
 from qwenlab.engine.sampling import checked, logprobs_of, penalise, sample
 from qwenlab.engine.scheduler import POLICIES, Scheduler
 from qwenlab.errors import whole
+from qwenlab.model.model import Model
 from qwenlab.model.state import State
 
-KEPT_STEPS = 128  # an engine may run for ever: its events are those of so many last steps
+KEPT_STEPS = 128  # an engine may run for ever, so its events are those of the last steps only
 
 
-def one_at_a_time(method: Callable) -> Callable:
-    """Refuses a step within a step. After an exception nobody holds half a token, and what was
-    sampled has been told."""
+Step = Callable[["Engine"], list[RequestOutput]]
 
-    def attempt(self):
+
+def one_at_a_time(step: Step) -> Step:
+    """Refuses a step within a step, and recovers from one that an exception interrupts."""
+
+    @wraps(step)
+    def guarded_step(engine: "Engine") -> list[RequestOutput]:
+        engine.check_outside_of_step()
         try:
-            return method(self)
-        except BaseException:
-            self.recover()
-            raise
+            try:
+                engine.stepping = True
+                return step(engine)
+            except BaseException:
+                engine.recover()
+                raise
+            finally:
+                engine.stepping = False
+        finally:
+            engine.stepping = False  # again: Ctrl-C may strike just before the line above
 
-    @wraps(method)
-    def guarded(self):
-        self.check_outside_of_step()
-        # A generator knows whether it runs, wherever an exception strikes; a flag might stay up.
-        self.under_way = (attempt(self) for _ in range(1))
-        (outputs,) = self.under_way
-        return outputs
-
-    return guarded
+    return guarded_step
 
 
 class Engine:
     """Answers requests as they come, at most `slots` at once.
 
-    Each output equals that prompt's output alone. token_budget: most tokens, of prompts and
-    answers, that the slots may hold together (None = no limit). Before a step could exceed it, the
-    youngest request is preempted; later it reads its prompt and its answer so far again, and goes
-    on as if nothing had happened. chunk: most tokens of a prompt that a slot reads per step, so
-    that a long prompt doesn't keep the others waiting.
+    Each output equals that prompt's output at batch size 1. token_budget: the most tokens, of
+    prompts and answers, that the slots may hold together (None = no limit). Before a step could
+    exceed it, the youngest request is preempted; later its prompt and its answer so far are
+    prefilled again, and it goes on as if nothing had happened. chunk: the most tokens that a slot
+    prefills per step, so that a long prompt doesn't keep the others waiting.
 
-    strategy and sampler are those of `generate`; strategies other than "continuous" read prompts
+    strategy and sampler are those of `generate`; strategies other than "continuous" prefill prompts
     whole. With a `state` of the caller's, a request runs in the slot that its index names: what the
-    slot holds is the beginning of the prompt and isn't read again. `stats` counts from the start
-    on, and has the events of the last 128 steps. Raises ValueError naming the option and what was
-    expected.
+    slot holds is the beginning of the prompt and isn't prefilled again. `stats` counts from the
+    start; unless the caller passes its own, it has the events of the last 128 steps. Raises
+    ValueError naming the option and what was expected.
     """
 
     def __init__(
         self,
-        model,
+        model: Model,
         slots: int = 64,
         token_budget: int | None = None,
         chunk: int = 256,
@@ -69,6 +73,7 @@ class Engine:
         strategy: str = "continuous",
         sampler: Callable | None = None,
         state: State | None = None,
+        stats: Stats | None = None,
     ) -> None:
         if strategy not in POLICIES:
             known = ", ".join(POLICIES)
@@ -95,10 +100,12 @@ class Engine:
         self.sampler = checked(sampler) if sampler else sample
         self.scheduler = Scheduler(slots, strategy, token_budget, chunk, pinned=state is not None)
         self.runner = Runner(model, slots, state)
-        self.stats = Stats(plans=deque(maxlen=KEPT_STEPS))
+        self.stats = Stats(plans=deque(maxlen=KEPT_STEPS)) if stats is None else stats
         self.began = perf_counter()
-        self.under_way: Generator | None = None  # the last step
-        self.key = object()  # marks the requests of this engine
+        self.stepping = False  # within a step
+        # Marks this engine's requests. The engine itself would live, and hold its state, as long as
+        # any of them.
+        self.key = object()
 
     @property
     def slots(self) -> int:
@@ -120,7 +127,7 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         on_token: Callable[[int, int], None] | None = None,
-        **options,
+        **options: Any,
     ) -> Request:
         """Queues a prompt; its answer grows in `token_ids` until it has a `finish_reason`.
 
@@ -134,8 +141,14 @@ class Engine:
             params = SamplingParams(**options, of="prompt 0")
         elif options:
             raise ValueError(f"submit got params, and {', '.join(options)} beside it")
-        own = {"stream": (params.seed, 0, 0), "on_token": on_token}
-        request = new_request(self.model, prompt, params, self.token_budget, **own)
+        request = new_request(
+            self.model,
+            prompt,
+            params,
+            self.token_budget,
+            stream=(params.seed, 0, 0),
+            on_token=on_token,
+        )
         request.index = self.scheduler.num_arrived
         self.stats.prompts += 1
         self.add_request(request)
@@ -144,8 +157,8 @@ class Engine:
     def add_request(self, request: Request) -> None:
         """Queues a request that was made elsewhere, by `make_requests` or `new_request`.
 
-        Raises ValueError if an engine has it already, if it could outgrow the token budget, or if
-        it can't have the slot that its index names in a state of the caller's.
+        Raises ValueError if it was added to an engine before, if it could outgrow the token budget,
+        or if the slot that its index names in a caller's state doesn't suit it.
         """
         if request.engine is not None:
             raise ValueError(f"request {request.index} was added to an engine before")
@@ -176,7 +189,7 @@ class Engine:
             self.stats.finished = self.scheduler.num_finished
 
     def has_unfinished(self) -> bool:
-        """Whether there is anything left to do: what loops over `step` ask."""
+        """Whether anything is left to do: loop over `step` while this is true."""
         return self.scheduler.has_unfinished()
 
     # --- The loop ----------------------------------------------------------------------------
@@ -186,8 +199,8 @@ class Engine:
         """One step for every running request. Returns the outputs that it changed, if any.
 
         Logits that are NaN end their request with "error" and a warning; the others go on. If an
-        exception interrupts the step, a Ctrl-C for example, the next one preempts everybody, and
-        the answers go on as if nothing had happened. Raises ValueError within another step.
+        exception interrupts the step, a Ctrl-C for example, the next one preempts every request,
+        and the answers go on as if nothing had happened. Raises ValueError within another step.
         """
         started = perf_counter()
         plan = self.scheduler.schedule()
@@ -201,7 +214,10 @@ class Engine:
     def sample(
         self, logits: Tensor | None, requests: tuple[Request, ...]
     ) -> tuple[list[int], list[float]]:
-        """One token per request, and its log-probability, on the host."""
+        """The sampled token of each request and its log-probability, on the host.
+
+        logits (S, V) float32 for the S requests; None if there are none.
+        """
         if not requests:
             return [], []
         logits = penalise(logits, requests)
@@ -211,35 +227,36 @@ class Engine:
         return token_ids.tolist(), logprobs.tolist()  # the one place that waits for the device
 
     def report(self, outputs: list[RequestOutput]) -> list[RequestOutput]:
-        """Calls each request's on_token, counts what is new, and warns of errors."""
-        self.tell(outputs)
+        """Calls each request's on_token, counts the new tokens, and warns of errors."""
+        self.call_on_token(outputs)
         self.stats.finished = self.scheduler.num_finished
         sampled = self.stats.sampled_tokens + self.scheduler.num_unreported()
-        # One statement, so that no exception strikes between counting and forgetting.
+        # One statement: an interruption between two could count the same tokens twice.
         self.stats.sampled_tokens, self.scheduler.unreported = sampled, {}
-        for error in [output.error for output in outputs if output.error]:
-            warnings.warn(error, stacklevel=6)
+        for output in outputs:
+            if output.error:
+                warnings.warn(output.error, stacklevel=2)
         return outputs
 
-    def tell(self, requests: Iterable[Request]) -> None:
-        """Calls on_token for each token that it has not heard. If it raises, its request ends."""
+    def call_on_token(self, requests: Iterable[Request]) -> None:
+        """Calls on_token for each new token. If it raises, its own request ends with "error"."""
         for request in requests:
-            while request.on_token is not None and length_hint(request.untold):
+            while request.untold:
                 try:
-                    # One statement: whatever strikes here, a token is used up only by telling it.
-                    request.on_token(request.index, next(request.untold))
+                    # One line, so that an interruption before it leaves the token untold.
+                    request.on_token(request.index, request.token_ids[request.untold.pop(0)])
                 except Exception as error:
                     what = f"its on_token raised {type(error).__name__}: {error}"
                     self.scheduler.finish(request, "error", what)
 
     def recover(self) -> None:
-        """After an interrupted step: half-taken tokens are taken back, the others told.
+        """After an interrupted step: drops half-recorded tokens, and calls on_token for the others.
 
-        The next step returns them, and goes through this again if it is interrupted itself.
+        The next step returns the requests that have them, and recovers again if it is interrupted.
         """
         if self.scheduler.in_flight:
             self.scheduler.preempt_all()
-        self.tell(list(self.scheduler.unreported))
+        self.call_on_token(list(self.scheduler.unreported))
 
     def run(self) -> None:
         """Steps until every request is finished."""
@@ -247,30 +264,30 @@ class Engine:
             self.step()
 
     def stream(self, request: Request) -> Iterator[int]:
-        """The ids of one request as they are sampled; stepping serves all.
+        """The ids of one request as they are sampled; each step also serves the other requests.
 
-        Leave the iterator early, and the request still runs. Raises ValueError for another engine's
-        request.
+        If you leave the iterator early, the request stays in the engine. Raises ValueError for
+        another engine's request.
         """
         self.check_outside_of_step()
         self.check_own(request)
         return self._ids(request)
 
     def _ids(self, request: Request) -> Iterator[int]:
-        told = 0
+        place = 0
         while True:
-            while told < len(request.token_ids):
-                yield request.token_ids[told]
-                told += 1
+            while place < len(request.token_ids):
+                yield request.token_ids[place]
+                place += 1
             if request.finish_reason is not None:
                 return
             self.step()
 
     def resize(self, slots: int) -> None:
-        """Goes on with another number of slots, when memory ran out for example.
+        """Goes on with another number of slots, for example after memory ran out.
 
-        The state is given back and made anew; running requests are preempted and keep what they
-        have. Raises ValueError within a step, and for an engine with a state of the caller's.
+        The state is freed and made anew; running requests are preempted and keep their tokens.
+        Raises ValueError within a step, and for an engine with a state of the caller's.
         """
         self.check_outside_of_step()
         whole(slots, "slots", 1)
@@ -280,10 +297,6 @@ class Engine:
         self.runner = Runner(self.model, slots)
 
     # --- Refusals ----------------------------------------------------------------------------
-
-    @property
-    def stepping(self) -> bool:
-        return self.under_way is not None and self.under_way.gi_running
 
     def check_outside_of_step(self) -> None:
         if self.stepping:
@@ -300,6 +313,6 @@ class Engine:
             )
 
 
-def is_compiled(model) -> bool:
+def is_compiled(model: Model) -> bool:
     wrapped = hasattr(model, "_orig_mod")
     return wrapped or getattr(model, "_compiled_call_impl", None) is not None

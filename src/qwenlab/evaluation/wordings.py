@@ -1,5 +1,5 @@
-"""How an arithmetic problem is put into words. Every kind has several wordings; none changes what
-is computed."""
+"""Arithmetic problems in words. Every kind has several wordings, none of which changes what is
+computed."""
 
 import random
 
@@ -49,20 +49,23 @@ def equation(a: int, b: int, c: int) -> str:
     return f"{a if a > 1 else ''}x{f'{b:+d}' if b else ''}={c}"
 
 
+def describe(rng: random.Random, change: int) -> str:
+    return rng.choice(GAINS if change > 0 else LOSSES).format(abs(change))
+
+
 def _ask_in_words(rng: random.Random, operation: str, numbers: tuple[int, ...]) -> str:
     name, other = rng.sample(NAMES, 2)
     items = rng.choice(ITEMS)
     if operation == "add":
         start, *changes = numbers
-        story = "".join(
-            f" {name} {rng.choice(GAINS if n > 0 else LOSSES).format(abs(n))}." for n in changes
-        )
-        return f"{name} has {start} {items}.{story} How many {items} does {name} have now?"
+        story = f"{name} has {start} {items}."
+        for change in changes:
+            story += f" {name} {describe(rng, change)}."
+        return f"{story} How many {items} does {name} have now?"
     if operation == "multiply-add":
         a, b, c = numbers
-        change = rng.choice(GAINS if c > 0 else LOSSES).format(abs(c))
         return (
-            f"{name} has {a} bags with {b} {items} each. {name} {change}. "
+            f"{name} has {a} bags with {b} {items} each. {name} {describe(rng, c)}. "
             f"How many {items} does {name} have now?"
         )
     wording = {"multiply": MULTIPLY, "divide": DIVIDE, "more": MORE}[operation]

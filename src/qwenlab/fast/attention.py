@@ -1,45 +1,48 @@
-"""Attention with one product for q, k and v, one norm for their heads, and masks only
+"""Attention with one product for q, k and v, one norm for the heads of q and k, and masks only
 where needed."""
 
+from collections.abc import Callable
 from itertools import accumulate
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from qwenlab.fast.fused import FusedOwner, is_plain, project, runs_plain
-from qwenlab.fast.layers import scaled_to_unit
+from qwenlab.fast.layers import in_dtype, scaled_to_unit, signed
 from qwenlab.fast.linear import product
-from qwenlab.model.attention import Attention, repeat_heads, sdpa
+from qwenlab.model.attention import Attention, grouped_sdpa, repeat_heads, sdpa
 from qwenlab.model.batch import ForwardBatch
-from qwenlab.model.layers import RMSNorm
+from qwenlab.model.layers import RMSNorm, at_least_float32
 
 WORTH_A_PART = 2**18  # bytes of keys and values a CPU reads in the time of one more kernel call
 FEW = 2**15  # numbers in the keys of all rows
 
 
 class FastAttention(FusedOwner, Attention):
-    """q_proj, k_proj and v_proj as one product; replaced or hooked parts run plain."""
+    """q_proj, k_proj and v_proj as one product. Replaced or hooked parts run plain, and so does an
+    attention function other than sdpa, which thus always gets a real mask."""
 
     NAMES = ("q_proj", "k_proj", "v_proj")
 
     def forward(self, x: Tensor, batch: ForwardBatch, cos: Tensor, sin: Tensor) -> Tensor:
-        if runs_plain(x) or not self.fused.usable(self) or not self.norms_are_plain():
+        runs_fast = not runs_plain(x, Attention) and self.function is sdpa
+        weight = self.fused_weight() if runs_fast and self.norms_are_plain() else None
+        if weight is None:
             return super().forward(x, batch, cos, sin)
         rows, width, _ = x.shape
-        asking = 2 * self.heads if self.gated else self.heads
-        projected = product(x, self.fused.block).view(rows, width, -1, self.head_dim)
-        qk = projected.narrow(2, 0, asking + self.kv_heads)
-        v = projected.narrow(2, asking + self.kv_heads, self.kv_heads)
-        if self.gated:  # query, gate, query, gate, ... and then the keys
-            gate = qk[:, :, 1:asking:2]
+        asking = 2 * self.heads if self.gated else self.heads  # query, gate, query, gate, ...
+        projected = product(x, weight).view(rows, width, -1, self.head_dim)
+        qk, v = projected.split_with_sizes([asking + self.kv_heads, self.kv_heads], dim=2)
+        if self.gated:
+            gate = qk[:, :, 1:asking:2]  # (B, W, H, D)
             qk = torch.cat((qk[:, :, :asking:2], qk[:, :, asking:]), dim=2)
         qk = self.normed(qk)  # (B, W, H + KVH, D)
         apply_rotary_(qk, cos, once(batch, "signed_sin", lambda: signed(sin)))
-        q = qk.narrow(2, 0, self.heads).transpose(1, 2)  # (B, H, W, D)
-        k = qk.narrow(2, self.heads, self.kv_heads)
+        q, k = qk.split_with_sizes([self.heads, self.kv_heads], dim=2)
         k, v = update_cache(batch, self.layer, k, v)  # (B, KVH, K, D)
-        out = self.attend(q, k, v, batch).transpose(1, 2)  # (B, W, H, D)
+        out = self.attend(q.transpose(1, 2), k, v, batch).transpose(1, 2)  # (B, W, H, D)
         if self.gated:
             out = out * gate.sigmoid()
         return project(self._modules["o_proj"], out.reshape(rows, width, -1))
@@ -52,19 +55,17 @@ class FastAttention(FusedOwner, Attention):
     def normed(self, heads: Tensor) -> Tensor:
         """Query and key heads (B, W, H + KVH, D), scaled in one go, each by its own weight."""
         q_norm, k_norm = self._modules["q_norm"], self._modules["k_norm"]
-        normed = scaled_to_unit(heads, q_norm.eps)  # float32
+        normed = scaled_to_unit(heads, q_norm.eps)  # float32 at least
         if not q_norm.zero_centred:
-            normed = normed.to(heads.dtype)
-        for norm, first, count in ((q_norm, 0, self.heads), (k_norm, self.heads, self.kv_heads)):
+            normed = in_dtype(normed, heads.dtype)
+        parts = normed.split_with_sizes([self.heads, self.kv_heads], dim=2)
+        for part, norm in zip(parts, (q_norm, k_norm), strict=True):
             weight = norm._parameters["weight"]
-            part = normed.narrow(2, first, count)
-            part.mul_(1 + weight.float() if norm.zero_centred else weight)
-        return normed.to(heads.dtype)
+            part.mul_(1 + at_least_float32(weight) if norm.zero_centred else weight)
+        return in_dtype(normed, heads.dtype)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
-        """q (B, H, W, D); k, v (B, KVH, K, D). A reader's own function always gets a real mask."""
-        if self.function is not sdpa:
-            return self.function(q, k, v, batch.attention_mask, self.scale)
+        """q (B, H, W, D); k, v (B, KVH, K, D) to (B, H, W, D)."""
         mask = once(batch, "mask", lambda: kernel_mask(batch, q.dtype))
         if batch.width > 1:
             groups = self.heads // self.kv_heads
@@ -83,16 +84,16 @@ class FastAttention(FusedOwner, Attention):
         return torch.cat(outputs)
 
 
-def once(batch: ForwardBatch, name: str, make):
-    """What is worked out once per pass, not once per layer."""
+def once(batch: ForwardBatch, name: str, make: Callable[[], Any]) -> Any:
+    """What is computed once per pass, not once per layer."""
     if name not in batch.scratch:
         batch.scratch[name] = make()
     return batch.scratch[name]
 
 
 def kernel_mask(batch: ForwardBatch, dtype: torch.dtype) -> Tensor | None:
-    """The mask as sdpa wants it: None where nothing has to be hidden or plain causality does, else
-    numbers to add (it would turn booleans into numbers in every layer)."""
+    """The mask as sdpa wants it: None where nothing has to be hidden or `is_causal` says it all,
+    else numbers to add, because sdpa would convert a bool mask in every layer."""
     if not batch.own_mask:
         from_the_start = batch.num_computed_tokens[0] == 0
         is_step = batch.width == 1 and batch.valid_mask is None
@@ -103,21 +104,17 @@ def kernel_mask(batch: ForwardBatch, dtype: torch.dtype) -> Tensor | None:
 
 def one_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """sdpa for one query a row, without repeating a key: q (B, H, 1, D), k, v (B, KVH, K, D)."""
-    # The query heads of a key head can stand where queries stand. But for a few keys that takes the
-    # kernel for matrices, whose wide instructions lower the clock of some CPUs for all that
-    # follows.
+    # Grouped queries take the kernel for matrices, whose wide instructions lower the clock of some
+    # CPUs for all that follows. For a few keys that doesn't pay.
     if k.numel() <= FEW:
         return F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=True)
-    rows, heads, _, size = q.shape
-    kv_heads = k.shape[1]
-    grouped = q.reshape(rows, kv_heads, heads // kv_heads, size)
-    return F.scaled_dot_product_attention(grouped, k, v, mask, scale=scale).view(q.shape)
+    return grouped_sdpa(q, k, v, mask, scale)
 
 
 def split_by_length(batch: ForwardBatch, worth: int) -> list[tuple[slice, int]]:
     """Splits the batch by length if that saves at least `worth` padded keys.
 
-    Each part's rows, and the keys of its longest: a row is computed as long as that.
+    Returns each part's rows and the number of keys of its longest row, which all its rows read.
     """
     keys = [length + 1 for length in batch.num_computed_tokens]
     if len(keys) * max(keys) - sum(keys) <= worth:
@@ -126,6 +123,8 @@ def split_by_length(batch: ForwardBatch, worth: int) -> list[tuple[slice, int]]:
 
 
 def split_rows(keys: list[int], worth: int, first: int) -> list[tuple[slice, int]]:
+    """The same for rows `first` and following, by their numbers of keys: cut in two where that
+    saves most, and each half again."""
     rows = len(keys)
     longest = max(keys)
     if rows > 1:
@@ -143,16 +142,10 @@ def split_rows(keys: list[int], worth: int, first: int) -> list[tuple[slice, int
     return [(slice(first, first + rows), longest)]
 
 
-def signed(sin: Tensor) -> Tensor:
-    """sin (..., R) with the first half negated, as the first of each pair wants it."""
-    first, second = sin.chunk(2, dim=-1)
-    return torch.cat((-first, second), dim=-1)
-
-
 def apply_rotary_(x: Tensor, cos: Tensor, signed_sin: Tensor) -> None:
     """`qwenlab.model.layers.apply_rotary`, but changes x (B, W, heads, D) in place."""
     rotary_dim = cos.shape[-1]
-    rotated = x.narrow(-1, 0, rotary_dim)
+    rotated = x if rotary_dim == x.shape[-1] else x[..., :rotary_dim]
     partner = rotated.roll(rotary_dim // 2, -1)
     rotated.mul_(cos).addcmul_(partner, signed_sin)
 
@@ -160,8 +153,8 @@ def apply_rotary_(x: Tensor, cos: Tensor, signed_sin: Tensor) -> None:
 def update_cache(
     batch: ForwardBatch, layer: int, keys: Tensor, values: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`ForwardBatch.update_cache`, with one head of one token as a line: index_copy_ is faster than
-    an index over two dimensions."""
+    """`ForwardBatch.update_cache`, with the cache seen as lines of one head of one token, because
+    index_copy_ is faster than an index over two dimensions."""
     if batch.state is None:
         return keys.transpose(1, 2), values.transpose(1, 2)
     cache = batch.state.layers[layer]
@@ -179,7 +172,7 @@ def update_cache(
 
 
 def cache_lines(batch: ForwardBatch, kept: Tensor) -> Tensor:
-    """(N * KVH,): where each head of each real token stands in the cache seen as lines of D."""
+    """(N * KVH,): the line of each head of each real token in the cache seen as lines of D."""
     _, kv_heads, capacity, _ = kept.shape
     one_each = batch.width == 1 and batch.valid_mask is None
     if batch.level and one_each and isinstance(batch.slots, range):

@@ -2,6 +2,7 @@
 takes them away. The modules, their parameters and their names stay the same objects."""
 
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from qwenlab.fast.attention import FastAttention
 from qwenlab.fast.deltanet import FastDeltaNet
@@ -28,23 +29,28 @@ def optimize(model: Model) -> Model:
     """Makes inference on a CPU faster, in place, and returns the model.
 
     Logits stay those of the plain model within 1e-5, whatever is done to the weights afterwards.
-    Under gradients, and where a module has hooks or was replaced, the plain code runs.
+    Where a gradient is needed, and where a module has hooks, was replaced or parametrized, or uses
+    an attention function other than sdpa, the plain code runs. Weights that were replaced since,
+    by `load_state_dict(assign=True)` for instance, are fused by another call.
     """
     for module in model.modules():
-        fast = FAST.get(type(module))
-        if fast is not None:
-            module.__class__ = fast
-            if isinstance(module, FusedOwner):
-                module.lay_out()
+        if type(module) in FAST:
+            module.__class__ = FAST[type(module)]
+        if isinstance(module, FusedOwner) and not module.is_laid_out():
+            module.lay_out()
     return model
 
 
 def restore(model: nn.Module) -> nn.Module:
     """Undoes `optimize`, in place, and returns the model."""
     for module in model.modules():
-        plain = PLAIN.get(type(module))
-        if plain is not None:
-            module.__class__ = plain
-            for name in ("fused", "table"):
-                vars(module).pop(name, None)
+        kind = type(module)
+        if kind in PLAIN:
+            module.__class__ = PLAIN[kind]
+        elif is_parametrized(module) and kind.__base__ in PLAIN:  # a class for this module alone
+            module.__class__ = type(kind.__name__, (PLAIN[kind.__base__],), dict(vars(kind)))
+        else:
+            continue
+        for name in ("fused", "table"):
+            vars(module).pop(name, None)
     return model

@@ -167,12 +167,12 @@ class ForwardBatch:
 
     @lazy
     def cache_index(self) -> tuple[Tensor, Tensor]:
-        """Slot (N,) and position (N,) of each real token: where its key and value are kept."""
+        """Slot (N,) and position (N,) of each real token: where its key and value are stored."""
         slots = torch.tensor(self.slots, device=self.input_ids.device)[:, None]
         return self.real(slots.expand(-1, self.width)), self.real(self.position_ids)
 
     def make_room(self) -> None:
-        """Lets the state grow where a row would not fit. Raises ValueError if it must not grow."""
+        """Lets the state grow where a row would not fit. Raises ValueError if it is fixed."""
         capacity = self.state.capacity
         if capacity is not None and self.num_keys > capacity:
             held = map(sum, zip(self.num_computed_tokens, self.num_tokens, strict=True))
@@ -184,12 +184,11 @@ class ForwardBatch:
         return x.flatten(0, 1) if self.valid_mask is None else x[self.valid_mask]
 
     def update_cache(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Keeps this pass's keys and values (B, W, KVH, D); returns each row's whole (B, KVH, K,
-        D).
+        """Stores this pass's keys and values (B, W, KVH, D) in the rows' slots.
 
-        Only real tokens are kept, so no query of a later pass can see a pad. (A model that `load`
-        made fast for a CPU writes them by `qwenlab.fast.attention.update_cache`, held equal by a
-        test.)
+        Returns all that each row holds now, (B, KVH, K, D). Only real tokens are stored, so no
+        query of a later pass can see a pad. (A model that `load` made fast for a CPU stores them by
+        `qwenlab.fast.attention.update_cache`, held equal by a test.)
         """
         if self.state is None:
             return keys.transpose(1, 2), values.transpose(1, 2)
@@ -202,10 +201,10 @@ class ForwardBatch:
         return keys[self.slot_index], values[self.slot_index]
 
     def last_inputs(self, inputs: Tensor) -> Tensor:
-        """Of inputs (B, P + W, C), P older ones first, the P that end with each row's last real
-        one.
+        """The P inputs that end with each row's last real one: (B, P, C).
 
-        A row without a real token in this pass keeps its P older inputs.
+        inputs (B, P + W, C): P older ones, then this pass's. A row without a real token in this
+        pass keeps its P older inputs.
         """
         older = inputs.shape[1] - self.width
         if self.valid_mask is None:
@@ -217,7 +216,7 @@ class ForwardBatch:
 
     def last_token(self, x: Tensor) -> Tensor:
         """x (B, W, F) at each row's last real token: (B, F). A row without one gets its first
-        entry."""
+        position."""
         if self.width == 1:
             return x[:, 0]
         last = torch.tensor(self.num_tokens, device=x.device).clamp(min=1) - 1

@@ -41,13 +41,12 @@ class Config:
     max_position_embeddings: int
     rope_theta: float
     rms_norm_eps: float = 1e-6
-    tie_word_embeddings: bool = (
-        False  # transformers' class default; published small models say true in the JSON
-    )
+    # False is transformers' class default; published small models say true in the JSON.
+    tie_word_embeddings: bool = False
     initializer_range: float = 0.02
     eos_token_id: tuple[int, ...] = field(default=())
     layer_types: tuple[str, ...] = field(default=())
-    partial_rotary_factor: float = 1.0  # the share of a head's features that positions turn
+    partial_rotary_factor: float = 1.0  # the fraction of head_dim that RoPE rotates
     linear_num_key_heads: int = 0
     linear_num_value_heads: int = 0
     linear_key_head_dim: int = 0
@@ -55,9 +54,7 @@ class Config:
     linear_conv_kernel_dim: int = 0
 
     def __post_init__(self):
-        if (
-            not self.is_qwen3_5
-        ):  # said here, so that a copy with another number of layers is right too
+        if not self.is_qwen3_5:  # here, so that a copy with another number of layers is right too
             object.__setattr__(self, "layer_types", KINDS[:1] * self.num_hidden_layers)
         elif len(self.layer_types) != self.num_hidden_layers:
             raise ConfigError(
@@ -72,7 +69,7 @@ class Config:
 
     @property
     def rotary_dim(self) -> int:
-        """How many features of a head positions turn."""
+        """How many features of a head RoPE rotates."""
         return int(self.head_dim * self.partial_rotary_factor)
 
     @classmethod
@@ -107,9 +104,8 @@ class Config:
                 raise ConfigError(f"{source}: {name} is {value!r}, expected true or false")
             if kind is int:
                 refuse_size(name, value, source)
-            if kind is float and not (
-                number(value) and 0 < value < 1e38
-            ):  # the model works in float32
+            in_float32 = number(value) and 0 < value < 1e38
+            if kind is float and not in_float32:
                 raise ConfigError(f"{source}: {name} is {value!r}, expected a number above 0")
             picked[name] = float(value) if kind is float else value
         config = cls(**picked)
@@ -198,7 +194,7 @@ def as_ids(value, source: str, error: type[QwenlabError]) -> tuple[int, ...]:
 
 
 def refuse_what_is_not_computed(values: dict, source: str) -> None:
-    """A switch we'd ignore would give wrong numbers in silence: name it instead."""
+    """Raises ConfigError for a setting that we would ignore and so get wrong numbers silently."""
     for name, kind in {"rope_parameters": dict, "rope_scaling": dict, "layer_types": list}.items():
         if not isinstance(values.get(name) or kind(), kind):
             raise ConfigError(f"{source}: {name} is {values[name]!r}, expected a {kind.__name__}")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from qwenlab.model.batch import ForwardBatch
 from qwenlab.model.config import Config
-from qwenlab.model.layers import RMSNorm
+from qwenlab.model.layers import RMSNorm, at_least_float32
 
 # Published in float32 whatever the other tensors are: small changes here add up over the tokens.
 KEPT_FLOAT32 = ("linear_attn.A_log", "linear_attn.norm.weight")
@@ -55,50 +55,64 @@ class DeltaNet(nn.Module):
 
     def forward(self, x: Tensor, batch: ForwardBatch) -> Tensor:
         """x (B, W, hidden) to the same."""
-        qkv = self.in_proj_qkv(x)  # (B, W, channels)
-        z = self.in_proj_z(x)  # (B, W, value heads * Dv)
-        beta = self.in_proj_b(x).float().sigmoid()  # (B, W, value heads)
-        g = log_decay(self.in_proj_a(x), self.A_log, self.dt_bias)  # (B, W, value heads)
+        qkv, z, b, a = self.project(x)
+        beta = at_least_float32(b).sigmoid()  # (B, W, value heads)
+        g = log_decay(a, self.A_log, self.dt_bias)  # (B, W, value heads)
         if batch.valid_mask is not None:
             # Hides the pads from the memory: no decay and nothing written leaves S bit-identical.
             pads = ~batch.valid_mask[..., None]  # (B, W, 1)
             g = g.masked_fill(pads, 0)
             beta = beta.masked_fill(pads, 0)
-        conv_state, recurrent_state = self.read_state(batch)
-        inputs = torch.cat((conv_state.to(qkv.dtype), qkv), dim=1)  # (B, taps - 1 + W, channels)
-        q, k, v = self.heads(self.convolve(inputs))
+        conv_state, recurrent_state = self.read_state(batch, qkv.dtype)
+        inputs = torch.cat((conv_state, qkv), dim=1)  # (B, taps - 1 + W, channels)
+        q, k, v = self.heads(self.convolve(inputs))  # (B, W, value heads, Dk or Dv)
         out, recurrent_state = delta_chunks(q, k, v, g, beta, recurrent_state, self.chunk_size)
         # Hides them from the convolution too: its state ends at each row's last real token.
         self.write_state(batch, batch.last_inputs(inputs), recurrent_state)
-        out = self.norm(out) * F.silu(z.float().view(out.shape))  # (B, W, value heads, Dv)
-        return self.out_proj(out.flatten(2).to(x.dtype))  # (B, W, value heads * Dv) to hidden
+        gate = F.silu(at_least_float32(z).view(out.shape))  # (B, W, value heads, Dv)
+        out = (self.norm(out) * gate).flatten(2)  # (B, W, value heads * Dv)
+        return self.out_proj(out.to(x.dtype))
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """x (B, W, hidden) to what the other steps need of it.
+
+        qkv (B, W, channels) for queries, keys and values; z (B, W, value heads * Dv) for the output
+        gate; b and a (B, W, value heads) for beta and the decay.
+        """
+        return self.in_proj_qkv(x), self.in_proj_z(x), self.in_proj_b(x), self.in_proj_a(x)
 
     def convolve(self, inputs: Tensor) -> Tensor:
-        """Causal depthwise convolution and silu: (B, taps - 1 + W, channels) to
-        (B, W, channels)."""
+        """Causal depthwise convolution and silu.
+
+        inputs (B, taps - 1 + W, channels); returns (B, W, channels).
+        """
         mixed = self.conv1d(inputs.transpose(1, 2))  # (B, channels, W)
-        return F.silu(mixed.transpose(1, 2).float())
+        return F.silu(at_least_float32(mixed.transpose(1, 2)))
 
     def heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """mixed (B, W, channels) to q, k (B, W, value heads, Dk) and v (B, W, value heads, Dv)."""
         rows, width, _ = mixed.shape
         q, k, v = mixed.split([self.key_width, self.key_width, self.value_width], dim=-1)
-        q = l2norm(q.view(rows, width, self.key_heads, self.head_k_dim)) / math.sqrt(
-            self.head_k_dim
-        )
+        q = l2norm(q.view(rows, width, self.key_heads, self.head_k_dim))
         k = l2norm(k.view(rows, width, self.key_heads, self.head_k_dim))
         v = v.view(rows, width, self.value_heads, self.head_v_dim)
+        q = q / math.sqrt(self.head_k_dim)
         served = self.value_heads // self.key_heads
         return q.repeat_interleave(served, dim=2), k.repeat_interleave(served, dim=2), v
 
-    def read_state(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
-        """conv_state (B, taps - 1, channels) and recurrent_state (B, value heads, Dk, Dv)."""
+    def read_state(self, batch: ForwardBatch, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """conv_state (B, taps - 1, channels) and recurrent_state (B, value heads, Dk, Dv).
+
+        Both are zeros where the batch has no state, for inputs of `dtype`.
+        """
         if batch.state is None:
             rows = len(batch.input_ids)
             channels = 2 * self.key_width + self.value_width
-            conv_state = self.A_log.new_zeros(rows, self.taps - 1, channels)
-            shape = (rows, self.value_heads, self.head_k_dim, self.head_v_dim)
-            return conv_state, self.A_log.new_zeros(shape, dtype=torch.float32)
+            memory = (rows, self.value_heads, self.head_k_dim, self.head_v_dim)
+            wide = torch.promote_types(dtype, torch.float32)
+            device = batch.input_ids.device
+            conv_state = torch.zeros(rows, self.taps - 1, channels, dtype=dtype, device=device)
+            return conv_state, torch.zeros(memory, dtype=wide, device=device)
         kept = batch.state.layers[self.layer]
         return kept["conv_state"][batch.slot_index], kept["recurrent_state"][batch.slot_index]
 
@@ -116,8 +130,10 @@ def l2norm(x: Tensor) -> Tensor:
 
 
 def log_decay(a: Tensor, A_log: Tensor, dt_bias: Tensor) -> Tensor:
-    """g = -e^A_log softplus(a + dt_bias), never above 0, in float32: a (..., heads) to the same."""
-    return -A_log.float().exp() * F.softplus(a.float() + dt_bias.float())
+    """g = -e^A_log softplus(a + dt_bias), never above 0: a (..., heads) to the same, in float32 at
+    least."""
+    rate = F.softplus(at_least_float32(a) + at_least_float32(dt_bias))
+    return -at_least_float32(A_log).exp() * rate
 
 
 def delta_step(
@@ -162,7 +178,8 @@ def delta_chunks(
     decay, not above 0; beta (B, W, heads); memory (B, heads, Dk, Dv), left as it is. Returns S^T q
     after each token (B, W, heads, Dv) and the new memory.
     """
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, heads, W, D)
+    # (B, heads, W, D), contiguous because the products below would copy them one after another.
+    q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))
     g, beta = (x.transpose(1, 2)[..., None] for x in (g, beta))  # (B, heads, W, 1)
     outputs = []
     for start in range(0, q.shape[2], chunk_size):

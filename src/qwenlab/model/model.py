@@ -107,7 +107,7 @@ class Model(nn.Module):
         return self.model.embed_tokens.weight.device
 
     def new_state(self, batch_size: int, capacity: int | None = None) -> State:
-        """An empty state for `batch_size` rows of `capacity` tokens each (None = it grows)."""
+        """An empty state of `batch_size` slots for `capacity` tokens each (None = it grows)."""
         return State(self.config, batch_size, capacity, self.dtype, self.device)
 
     def forward(
@@ -127,10 +127,10 @@ class Model(nn.Module):
         (True = real; pads left, right or inside), None = all real. Returns (B, T, vocab) float32
         with zeros at pads, or with `last_only` (B, vocab) of each row's last real token.
 
-        With a `state` the row's earlier tokens are seen and this call's are added; `rows` (B,)
-        names the state's slots (None = all, in order). A row without a real token stays as it is,
-        its logits are 0. A state is for inference: no gradients are kept, and inside torch.autocast
-        the call computes in the model's own dtype.
+        With a `state` each row sees the earlier tokens of its slot and adds this call's to them;
+        `rows` (B,) gives for each row its slot (None = all, in order). The slot of a row without a
+        real token stays as it is, and the row's logits are 0. A state is for inference: no
+        gradients are kept, and inside torch.autocast the call computes in the model's own dtype.
 
         Without a state, `attention_mask` may also be the reader's own (B, 1, T, T) bool mask, True
         = may attend. Then nothing is moved: the rectangle is computed as given, pads included, at
@@ -138,11 +138,11 @@ class Model(nn.Module):
         attention has no use for such a mask.
 
         `hidden_only` returns what `logits` is computed from, (B, T, hidden) or (B, hidden), so that
-        whoever wants the logits of a few positions never holds all of them.
+        a caller who wants the logits of a few positions never holds all of them.
 
         Raises ValueError for ids outside the vocabulary, a mask of another shape or type, a row
-        without a real token and without a state, a row longer than the state's capacity, a row that
-        an interrupted call left invalid, and a state made for another model, dtype or device.
+        without a real token and without a state, a row longer than the state's capacity, a slot
+        that an interrupted call left invalid, and a state made for another model, dtype or device.
         """
         own_mask = check_call(input_ids, attention_mask, state, rows, position_ids)
         if own_mask and "linear_attention" in self.config.layer_types:
@@ -258,7 +258,7 @@ def check_call(input_ids, attention_mask, state, rows, position_ids) -> bool:
                 f"expected {(batch, width)} int64"
             )
     if rows is not None and state is None:
-        raise ValueError("rows names rows of a state, but there is no state")
+        raise ValueError("rows names slots of a state, but there is no state")
     return own_mask
 
 

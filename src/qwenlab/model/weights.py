@@ -17,7 +17,7 @@ INDEX = "model.safetensors.index.json"
 FLOATS = ("F64", "F32", "F16", "BF16")
 # where a multimodal Qwen3.5 keeps what a text-only file has under "model."
 NESTED = "model.language_model."
-OTHER_PARTS = ("model.visual.", "mtp.")  # eyes, and a head that guesses several tokens ahead
+OTHER_PARTS = ("model.visual.", "mtp.")  # the vision tower and the multi-token-prediction head
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 # RoPE's frequencies, which old checkpoints store and config.json determines
 COMPUTED = "rotary_emb.inv_freq"
@@ -120,7 +120,8 @@ def language_model(files: dict[str, Path], config) -> tuple[dict[str, tuple[str,
     """Our name of each tensor to its name in the file and the file, and the names of what the model
     has no use for."""
     unused = OTHER_PARTS if config.is_qwen3_5 else ()
-    published, ignored = {}, []
+    published = {}
+    ignored = []
     for name, path in files.items():
         ours = name.replace(NESTED, "model.", 1)
         tied_head = name == HEAD and config.tie_word_embeddings
@@ -131,9 +132,8 @@ def language_model(files: dict[str, Path], config) -> tuple[dict[str, tuple[str,
         else:
             published[ours] = (name, path)
     if config.tie_word_embeddings and HEAD in files and EMBEDDING not in published:
-        ignored.remove(
-            HEAD
-        )  # one tensor under the name of the other, as some tools save a tied pair
+        # One tensor under the name of the other, as some tools save a tied pair.
+        ignored.remove(HEAD)
         published[EMBEDDING] = (HEAD, files[HEAD])
     return published, ignored
 
