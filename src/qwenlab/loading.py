@@ -27,7 +27,12 @@ class CheckpointError(QwenlabError):
     """The name leads to no checkpoint, or the checkpoint can't be had or lacks a file."""
 
 
-def load(name, dtype=None, device=None, fast: bool = True) -> tuple[Model, Tokenizer | None]:
+def load(
+    name: str | Path,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    fast: bool = True,
+) -> tuple[Model, Tokenizer | None]:
     """The model and the tokenizer of a checkpoint; without a tokenizer.json the tokenizer is None,
     with a warning.
 
@@ -77,7 +82,10 @@ def load(name, dtype=None, device=None, fast: bool = True) -> tuple[Model, Token
 
 
 def load_with_tokenizer(
-    name, dtype=None, device=None, fast: bool = True
+    name: str | Path,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    fast: bool = True,
 ) -> tuple[Model, Tokenizer]:
     """As `load`, for work on text: raises CheckpointError where there is no tokenizer."""
     folder = find_checkpoint(name)
@@ -92,7 +100,7 @@ def has_tokenizer(folder: Path) -> bool:
     return (folder / TOKENIZER).exists()
 
 
-def save_checkpoint(model: Model, folder, dtype: torch.dtype | None = None) -> None:
+def save_checkpoint(model: Model, folder: str | Path, dtype: torch.dtype | None = None) -> None:
     """Writes a model that was loaded, and trained since, into an existing empty `folder` that
     `load` reads.
 
@@ -128,7 +136,7 @@ def stop_ids(folder: Path, config: Config, tokenizer: Tokenizer | None) -> froze
     return frozenset((*listed, *own))
 
 
-def choose_device(device) -> torch.device:
+def choose_device(device: str | torch.device | None) -> torch.device:
     """The device asked for, or a GPU if there is one, else the CPU."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -143,7 +151,7 @@ def choose_device(device) -> torch.device:
     return device
 
 
-def choose_dtype(dtype, device: torch.device) -> torch.dtype:
+def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
     """The dtype asked for, or the device's usual one: float32 on a CPU, bfloat16 on a GPU."""
     if dtype is None:
         return torch.float32 if device.type == "cpu" else torch.bfloat16
@@ -153,7 +161,7 @@ def choose_dtype(dtype, device: torch.device) -> torch.dtype:
     return chosen
 
 
-def find_checkpoint(name) -> Path:
+def find_checkpoint(name: str | Path) -> Path:
     """The folder that `name` stands for; a hub id is downloaded first. Raises CheckpointError."""
     if isinstance(name, str) and name in shipped_names():
         return shipped_folder() / name
@@ -216,9 +224,7 @@ def download(name: str) -> Path:
         raise CheckpointError(
             f"{name}: the hub answered with an error ({status}); try again later"
         ) from None
-    except (
-        Exception
-    ) as problem:  # sockets, disks, and whatever client library this version of the hub's uses
+    except Exception as problem:  # sockets, disks, and whatever the hub's client library raises
         reason = f"{type(problem).__name__}: {first_line(problem)}"
         raise CheckpointError(
             f"{name}: download broke off, run again to resume it ({reason})"
