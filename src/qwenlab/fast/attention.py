@@ -48,13 +48,15 @@ class FastAttention(FusedOwner, Attention):
         return project(self._modules["o_proj"], out.reshape(rows, width, -1))
 
     def norms_are_plain(self) -> bool:
-        q_norm, k_norm = self._modules["q_norm"], self._modules["k_norm"]
+        q_norm = self._modules["q_norm"]
+        k_norm = self._modules["k_norm"]
         both_plain = is_plain(q_norm, RMSNorm) and is_plain(k_norm, RMSNorm)
         return both_plain and q_norm.eps == k_norm.eps
 
     def normed(self, heads: Tensor) -> Tensor:
         """Query and key heads (B, W, H + KVH, D), scaled in one go, each by its own weight."""
-        q_norm, k_norm = self._modules["q_norm"], self._modules["k_norm"]
+        q_norm = self._modules["q_norm"]
+        k_norm = self._modules["k_norm"]
         normed = scaled_to_unit(heads, q_norm.eps)  # float32 at least
         if not q_norm.zero_centred:
             normed = in_dtype(normed, heads.dtype)
@@ -69,7 +71,8 @@ class FastAttention(FusedOwner, Attention):
         mask = once(batch, "mask", lambda: kernel_mask(batch, q.dtype))
         if batch.width > 1:
             groups = self.heads // self.kv_heads
-            k, v = repeat_heads(k, groups), repeat_heads(v, groups)
+            k = repeat_heads(k, groups)
+            v = repeat_heads(v, groups)
             causal = mask is None
             return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=self.scale)
         worth = WORTH_A_PART // (2 * self.kv_heads * self.head_dim * k.element_size())
@@ -79,7 +82,8 @@ class FastAttention(FusedOwner, Attention):
         outputs = []
         for part, keys in parts:
             part_mask = mask[part, ..., :keys]
-            part_k, part_v = k[part, :, :keys], v[part, :, :keys]
+            part_k = k[part, :, :keys]
+            part_v = v[part, :, :keys]
             outputs.append(one_query(q[part], part_k, part_v, part_mask, self.scale))
         return torch.cat(outputs)
 
@@ -176,9 +180,10 @@ def cache_lines(batch: ForwardBatch, kept: Tensor) -> Tensor:
     _, kv_heads, capacity, _ = kept.shape
     one_each = batch.width == 1 and batch.valid_mask is None
     if batch.level and one_each and isinstance(batch.slots, range):
-        first, last = batch.slots.start * kv_heads, batch.slots.stop * kv_heads
-        start = batch.num_computed_tokens[0]
-        return torch.arange(first * capacity + start, last * capacity + start, capacity)
+        first = batch.slots.start * kv_heads * capacity
+        end = batch.slots.stop * kv_heads * capacity
+        position = batch.num_computed_tokens[0]
+        return torch.arange(first + position, end + position, capacity)
     slots, positions = batch.cache_index  # (N,)
     heads = slots[:, None] * kv_heads + torch.arange(kv_heads, device=kept.device)  # (N, KVH)
     return (heads * capacity + positions[:, None]).flatten()

@@ -13,7 +13,7 @@ training.
 
 import operator
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from qwenlab.model.model import Layer, Model
 LAYING_OUT = threading.Lock()
 
 
-def own_forward(kind: type[nn.Module]):
+def own_forward(kind: type[nn.Module]) -> Callable | None:
     """The `forward` that a class was written with; None where somebody has already replaced it."""
     return kind.forward if kind.forward.__globals__["__name__"] == kind.__module__ else None
 
@@ -86,7 +86,7 @@ class Fused:
         self.parts = parts
         self.stale = False
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple:
         return Fused, (), {"stale": True}
 
 
@@ -133,7 +133,8 @@ class FusedOwner(nn.Module):
             return False
         return len(weights) > 0 and all(map(is_part, weights, self.fused.parts))
 
-    def _apply(self, fn, recurse: bool = True):  # beneath .to, .half, .cuda, .share_memory, ...
+    def _apply(self, fn: Callable, recurse: bool = True) -> "FusedOwner":
+        # Beneath .to, .half, .cuda, .share_memory, ...
         before = addresses(self.weights())
         super()._apply(fn, recurse)
         after = addresses(self.weights())
@@ -144,7 +145,9 @@ class FusedOwner(nn.Module):
             self.lay_out()  # all their memory is new, so nobody else looks at it yet
         return self
 
-    def _load_from_state_dict(self, state_dict, prefix, local_metadata, *others) -> None:
+    def _load_from_state_dict(
+        self, state_dict: dict, prefix: str, local_metadata: dict, *others
+    ) -> None:
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *others)
         if local_metadata.get("assign_to_params_buffers", False):
             # The weights are about to become the given tensors, which may be others' too; the

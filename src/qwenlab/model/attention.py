@@ -60,7 +60,7 @@ class Attention(nn.Module):
         return self.o_proj(out)
 
 
-def causal_mask(queries: int, keys: int, device=None) -> Tensor:
+def causal_mask(queries: int, keys: int, device: torch.device | None = None) -> Tensor:
     """(Q, K) bool, True = may attend, bottom-right aligned: the last query sees all keys, the one
     before it all but one.
 

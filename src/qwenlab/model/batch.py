@@ -8,11 +8,12 @@ so every layer deals with lengths only, and results go back to where the caller'
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from qwenlab.model.state import State
+from qwenlab.model.state import Slots, State
 
 
 class lazy:
@@ -26,7 +27,7 @@ class lazy:
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, batch, owner=None):
+    def __get__(self, batch: Any, owner: type | None = None) -> Any:
         if batch is None:
             return self
         value = self.compute(batch)
@@ -59,7 +60,7 @@ class ForwardBatch:
         input_ids: Tensor,
         num_tokens: Sequence[int],
         state: State | None = None,
-        rows: Sequence[int] | None = None,
+        rows: Slots | None = None,
     ) -> "ForwardBatch":
         """Rows whose padding trails already: input_ids (B, W), of which row b has `num_tokens[b]`.
 
@@ -78,7 +79,7 @@ class ForwardBatch:
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         state: State | None = None,
-        rows: Sequence[int] | None = None,
+        rows: Slots | None = None,
     ) -> "ForwardBatch":
         """Rows with pads anywhere: attention_mask (B, T) bool, True = real, None = all real.
 

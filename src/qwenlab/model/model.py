@@ -12,7 +12,7 @@ from qwenlab.model.batch import ForwardBatch
 from qwenlab.model.config import Config
 from qwenlab.model.deltanet import DeltaNet
 from qwenlab.model.layers import MLP, RMSNorm, Rotary
-from qwenlab.model.state import State
+from qwenlab.model.state import Slots, State
 
 
 class Layer(nn.Module):
@@ -116,7 +116,7 @@ class Model(nn.Module):
         attention_mask: Tensor | None = None,
         state: State | None = None,
         *,
-        rows=None,
+        rows: Slots | None = None,
         position_ids: Tensor | None = None,
         last_only: bool = False,
         hidden_only: bool = False,
@@ -217,7 +217,13 @@ def for_inference(device_type: str) -> AbstractContextManager:
     return nullcontext()
 
 
-def check_call(input_ids, attention_mask, state, rows, position_ids) -> bool:
+def check_call(
+    input_ids: Tensor,
+    attention_mask: Tensor | None,
+    state: State | None,
+    rows: Slots | None,
+    position_ids: Tensor | None,
+) -> bool:
     """Whether the mask is the reader's own. Raises ValueError, in one line, for arguments that
     don't fit each other."""
     given = (
