@@ -1,4 +1,6 @@
-"""Who runs, and in which slot. Pure Python: no tensor, no model, every decision of the engine.
+"""Who runs, and in which slot. Pure Python, without tensors or the model.
+
+The scheduler makes every decision of the engine.
 
 `schedule` moves requests between the waiting queue and the slots, and plans a step; somebody else
 executes the plan; `update` takes it back with the sampled tokens. Only `update` records progress:
@@ -8,6 +10,7 @@ because nobody knows what the slots hold, the next `schedule` preempts every req
 
 from collections import deque
 from dataclasses import dataclass
+from math import isnan
 from time import perf_counter
 
 from qwenlab.engine.prefix import (
@@ -44,8 +47,12 @@ POLICIES = {
 class Scheduler:
     """Requests wait in order of arrival, run in a slot (a place in the state), and finish.
 
-    `admit` picks the next requests, `preempt_over_budget` sends some back, `assign` says who
-    decodes and in which slot, `plan` who prefills which tokens, `take_token` when an answer ends.
+    - `free_finished` takes the slots of finished requests away.
+    - `preempt_over_budget` sends the youngest back to the queue.
+    - `admit` picks the next requests.
+    - `assign` decides who decodes, and who gets which slot.
+    - `plan` decides who prefills which tokens.
+    - `take_token` decides when an answer ends.
 
     `running` lists the requests in slots 0..R-1, in that order: first those that decode, then those
     that still prefill, so that each kind reads its part of the state as a view. If `pinned`, a
@@ -74,8 +81,8 @@ class Scheduler:
         # Requests that `update` changed and the engine has yet to report: tokens each had before.
         self.unreported: dict[Request, int] = {}
         self.num_arrived = 0
-        self.in_flight = False  # a plan is out
-        self.regroup = False  # `running` has changed: slots must be assigned anew
+        self.in_flight = False  # True from `schedule` until `update` takes the plan back
+        self.regroup = False  # True when slots must be assigned anew, as `running` has changed
 
     @property
     def num_unfinished(self) -> int:
@@ -113,7 +120,7 @@ class Scheduler:
         """Ends a request. The next step frees its slot, if the strategy lets it leave."""
         leave_all(request)
         self.regroup = True
-        request.error = error and f"request {request.index}: {error}"
+        request.error = None if error is None else f"request {request.index}: {error}"
         request.seconds = perf_counter() - request.arrival_s
         request.finish_reason = reason
         if request.slot is None and request in self.waiting:
@@ -282,7 +289,7 @@ class Scheduler:
     def take_token(self, request: Request, token_id: int, logprob: float, now: float) -> None:
         """Records one sampled token, which may end the answer."""
         self.unreported.setdefault(request, len(request.logprobs))
-        if logprob != logprob:  # NaN
+        if isnan(logprob):
             after = f"after {len(request.token_ids)} new tokens"
             self.finish(request, "error", f"its logits are NaN {after}")
             return
@@ -294,7 +301,7 @@ class Scheduler:
             self.finish(request, "stop")
             return
         if request.on_token is not None:
-            request.untold.append(len(request.token_ids))
+            request.undelivered.append(len(request.token_ids))
         request.token_ids.append(token_id)
         if len(request.token_ids) == request.max_tokens:
             self.finish(request, "length")

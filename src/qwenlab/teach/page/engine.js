@@ -802,7 +802,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
         throw new Error(`slots is ${slots}, expected a whole number of at least 1`);
       }
       if (token_budget !== null && !policy.leave) {
-        throw new Error(`token_budget needs finished rows to leave, and ${strategy} keeps them`);
+        throw new Error(`token_budget needs a strategy that frees finished rows; ${strategy} does not`);
       }
       const whole = model.config.max_position_embeddings; // others read prompts whole
       const chunk = policy.join ? (options.chunk ?? 256) : whole;
