@@ -120,7 +120,7 @@ def test_no_token_is_read_twice(model):
     read = []
 
     def note(batch, **options):
-        read.append(sum(batch.num_tokens))
+        read.append(sum(batch.num_new_tokens))
         return compute(batch, **options)
 
     compute = model.compute

@@ -130,7 +130,7 @@ def test_random_workloads(name, block, monkeypatch):
     exceeded, no slot lost."""
     if block % 2:
         monkeypatch.setattr(
-            attention, "WORTH_A_PART", 2**12
+            attention, "BYTES_PER_CALL", 2**12
         )  # attention in parts, small as these models are
     preempted = sum(
         Workload(family(name), random.Random(seed)).run()

@@ -57,7 +57,7 @@ def uniforms(stream: tuple[int, int, int], block: int) -> list[float]:
 
 
 def checked(sampler: Callable) -> Callable:
-    """A reader's own sampler, given a copy of the logits. What it returns is checked."""
+    """A custom sampler, given a copy of the logits. What it returns is checked."""
 
     def sample_and_check(logits: Tensor, requests: Sequence[Request]) -> Tensor:
         with torch.inference_mode(False), torch.no_grad():  # it may keep the logits and change them

@@ -45,7 +45,7 @@ class Save(NamedTuple):
 
 
 class HeldBack(NamedTuple):
-    """A request that has a slot, but waits while another reads a prefix that both share."""
+    """A request that has a slot, but waits while another prefills a prefix that both share."""
 
     request: Request
     slot: int
@@ -54,7 +54,7 @@ class HeldBack(NamedTuple):
 class Event(NamedTuple):
     """What one slot did in one step.
 
-    `kind` is "prefill" (read its prompt or a part of it), "decode", "wasted" (a finished row was
+    `kind` is "prefill" (of its prompt or a part of it), "decode", "wasted" (a finished row was
     still computed) or "idle" (an empty slot, `request` is None; or a request that is held back).
     """
 

@@ -212,12 +212,14 @@ class State:
         lengths = self.lengths.tolist()
         return [lengths[slot] for slot in slots]
 
-    def slots_of(self, rows: Slots | None, batch: int) -> Sequence[int]:
-        """For each of a call's `batch` rows its slot: what `rows` names (None = all, in order).
+    def slots_of(self, slots: Slots | None, batch: int) -> Sequence[int]:
+        """For each of a call's `batch` rows its slot; `slots` is the call's `rows=` (None = all, in
+        order).
 
         Raises ValueError for slots that are not there, are named twice or are invalid.
         """
-        slots = range(self.batch_size) if rows is None else rows
+        if slots is None:
+            slots = range(self.batch_size)
         simple = isinstance(slots, range) and slots.step == 1
         if not (simple and 0 <= slots.start < slots.stop <= self.batch_size):
             slots = self.index_of(slots).tolist()
