@@ -246,8 +246,8 @@ MUTATIONS = {
     "key heads of DeltaNet mixed up": ("Math.floor(head / served)", "head % this.key_heads"),
     "decay left at pads": ("hide_pads(g, batch, this.value_heads);", ""),
     "beta left at pads": ("hide_pads(beta, batch, this.value_heads);", ""),
-    "window shifted": ("const first = this.num_tokens[b];", "const first = this.num_tokens[b] - 1;"),
-    "window ends at pads": ("const first = this.num_tokens[b];", "const first = this.width;"),
+    "window shifted": ("const first = this.num_new_tokens[b];", "const first = this.num_new_tokens[b] - 1;"),
+    "window ends at pads": ("const first = this.num_new_tokens[b];", "const first = this.width;"),
     "norm without its centre": ("this.zero_centred ? 1 + this.weight[i] : this.weight[i]", "this.weight[i]"),
 }  # fmt: skip
 
@@ -526,10 +526,10 @@ class Script:
         strategy = rng.choice(list(POLICIES))
         policy = POLICIES[strategy]
         budget = None
-        if policy.leave and rng.random() < 0.5:
+        if policy.frees_slots_early and rng.random() < 0.5:
             budget = max(map(len, prompts)) + rng.randint(13, 60)
-        chunk = rng.randint(1, 40) if policy.join else 10**6
-        self.arguments = [policy.most or rng.randint(1, 6), strategy, budget, chunk]
+        chunk = rng.randint(1, 40) if policy.admits_while_running else 10**6
+        self.arguments = [policy.max_slots or rng.randint(1, 6), strategy, budget, chunk]
         self.prompts = prompts
         self.max_tokens = [rng.randint(0, 12) for _ in prompts]
         self.sharing = [n, bool(beginning)] if rng.random() < 0.7 else None
@@ -585,7 +585,7 @@ class Script:
             "held_back": [[row.request.index, row.slot] for row in plan.held_back],
             "wasted": sorted(plan.wasted),
             "preempted": [request.index for request in plan.preempted],
-            "kinds": [list(kind) for kind in plan.kinds()],
+            "kinds": [list(kind) for kind in plan.slot_kinds()],
         }
 
 
@@ -617,7 +617,7 @@ PLAY = """(scripts) => scripts.map(({prompts, max_tokens, sharing, arguments, st
       held_back: plan.held_back.map(row),
       wasted: [...plan.wasted].sort(low),
       preempted: plan.preempted.map(index),
-      kinds: plan.kinds(),
+      kinds: plan.slot_kinds(),
     };
     if (!step.lost) {
       scheduler.update(plan, step.tokens, step.tokens.map(() => -1));
@@ -649,7 +649,7 @@ def test_the_scheduler_makes_the_same_plans(page):
 SAMPLE = """([rows, requests]) => {
   const logits = qwenlab.penalise(rows.map((row) => Float32Array.from(row)), requests);
   const ids = qwenlab.sample(logits, requests);
-  const numbers = requests.map(({stream, logprobs}) => qwenlab.uniform(stream, logprobs.length));
+  const numbers = requests.map(({rng_key, logprobs}) => qwenlab.uniform(rng_key, logprobs.length));
   return [ids, qwenlab.logprobs_of(logits, ids, requests), numbers];
 }"""
 
@@ -670,9 +670,9 @@ def test_the_same_random_number_picks_the_same_token(page):
         )
         past = [rng.randrange(40) for _ in range(3)]
         prompt = [rng.randrange(40) for _ in range(4)]
-        own = {"params": params, "stream": (row, 1, 2), "token_ids": past, "logprobs": [-1.0] * 3}
+        own = {"params": params, "rng_key": (row, 1, 2), "token_ids": past, "logprobs": [-1.0] * 3}
         requests.append(Request(row, prompt, **own))
-    fields = ("params", "stream", "prompt", "token_ids", "logprobs")
+    fields = ("params", "rng_key", "prompt", "token_ids", "logprobs")
     sent = [{name: getattr(request, name) for name in fields} for request in requests]
     for request in sent:
         names = ("temperature", "top_k", "top_p", "repetition_penalty")

@@ -89,13 +89,13 @@ class Engine:
         whole(chunk, "chunk", 1)
         if token_budget is not None:
             whole(token_budget, "token_budget", 2)  # a prompt of one token, and one new token
-            if not policy.leave:
+            if not policy.frees_slots_early:
                 raise ValueError(
                     f"token_budget needs a strategy that frees finished rows; {strategy!r} does not"
                 )
-        if not policy.join:
+        if not policy.admits_while_running:
             chunk = model.config.max_position_embeddings
-        slots = min(slots, policy.most or slots)
+        slots = min(slots, policy.max_slots or slots)
         self.model = model
         self.sampler = checked(sampler) if sampler else sample
         self.scheduler = Scheduler(slots, strategy, token_budget, chunk, pinned=state is not None)
@@ -148,7 +148,7 @@ class Engine:
             prompt,
             params,
             self.token_budget,
-            stream=(params.seed, 0, 0),
+            rng_key=(params.seed, 0, 0),
             on_token=on_token,
         )
         request.index = self.scheduler.num_arrived
@@ -235,7 +235,7 @@ class Engine:
         """
         self.call_on_token(requests)
         self.stats.finished = self.scheduler.num_finished
-        sampled = self.stats.sampled_tokens + self.scheduler.num_unreported()
+        sampled = self.stats.sampled_tokens + self.scheduler.num_unreported_tokens
         # One statement, so that no token is counted twice: Python handles Ctrl-C only at calls and
         # loops, and there is neither between these two assignments.
         self.stats.sampled_tokens, self.scheduler.unreported = sampled, {}

@@ -81,7 +81,7 @@ class Request(RequestOutput):
     params: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int = 256  # most tokens to sample, so that the whole stays within the limit
     stop_ids: frozenset[int] = frozenset()
-    stream: tuple[int, int, int] = (0, 0, 0)  # seed, request, sample: see `sampling.uniform`
+    rng_key: tuple[int, int, int] = (0, 0, 0)  # seed, request, sample: see `sampling.uniform`
     on_token: Callable[[int, int], None] | None = field(default=None, repr=False)
 
     engine: object = field(default=None, repr=False)  # the key of the engine that has it

@@ -52,7 +52,7 @@ class Runner:
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> Tensor | None:
         """Logits (S, V) float32 for the S requests of plan.sampled; None if there are none."""
-        if not plan:
+        if not plan.has_work:
             return None
         self.prepare(plan)
         decoded = self.decode(plan) if plan.decode else None

@@ -33,26 +33,26 @@ def sample(logits: Tensor, requests: Sequence[Request]) -> Tensor:
     scaled = scale(logits[index], drawing)
     if any(request.params.top_k or request.params.top_p < 1 for request in drawing):
         scaled = scaled.masked_fill(~most_probable(scaled, drawing), float("-inf"))
-    numbers = [uniform(request.stream, len(request.logprobs)) for request in drawing]
+    numbers = [uniform(request.rng_key, len(request.logprobs)) for request in drawing]
     numbers = torch.tensor(numbers, dtype=torch.float64)
     greedy[index] = inverse_cdf(scaled.softmax(-1), numbers).to(logits.device)
     return greedy
 
 
-def uniform(stream: tuple[int, int, int], place: int) -> float:
+def uniform(rng_key: tuple[int, int, int], place: int) -> float:
     """The number in [0, 1) that decides token `place` of an answer.
 
-    `stream` is (seed, request, sample). The number belongs to the token's place, so an interrupted
+    `rng_key` is (seed, request, sample). The number belongs to the token's place, so an interrupted
     step uses none up.
     """
-    return uniforms(stream, place // BLOCK)[place % BLOCK]
+    return uniforms(rng_key, place // BLOCK)[place % BLOCK]
 
 
 @lru_cache(maxsize=1024)
-def uniforms(stream: tuple[int, int, int], block: int) -> list[float]:
+def uniforms(rng_key: tuple[int, int, int], block: int) -> list[float]:
     """Block number `block` of a stream's numbers, BLOCK of them."""
-    seed, *key = stream
-    bits = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key))
+    seed, *spawn_key = rng_key
+    bits = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=spawn_key))
     return np.random.Generator(bits.advance(block * BLOCK)).random(BLOCK).tolist()
 
 

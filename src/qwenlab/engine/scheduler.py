@@ -28,19 +28,22 @@ from qwenlab.engine.step_plan import Copy, Decode, HeldBack, Move, Prefill, Save
 
 @dataclass(frozen=True)
 class Policy:
-    """`leave`: a finished request frees its slot at once. `join`: a waiting one takes it at once.
-    `most`: the most slots, whatever was asked for."""
+    """What a strategy lets requests do."""
 
-    leave: bool
-    join: bool = False
-    most: int | None = None
+    frees_slots_early: bool  # a finished request frees its slot while others still run
+    admits_while_running: bool = False  # a waiting request takes a free slot while others still run
+    max_slots: int | None = None  # whatever was asked for
 
 
 POLICIES = {
-    "sequential": Policy(leave=True, most=1),  # one by one: what the others are compared with
-    "static": Policy(leave=False),  # a batch runs until its longest answer ends
-    "early-stop": Policy(leave=True),  # finished requests leave, the batch shrinks
-    "continuous": Policy(leave=True, join=True),  # and waiting ones take the free slots
+    # One by one: what the others are compared with.
+    "sequential": Policy(frees_slots_early=True, max_slots=1),
+    # A batch runs until its longest answer ends.
+    "static": Policy(frees_slots_early=False),
+    # Finished requests leave, so the batch shrinks.
+    "early-stop": Policy(frees_slots_early=True),
+    # And waiting requests take the free slots.
+    "continuous": Policy(frees_slots_early=True, admits_while_running=True),
 }
 
 
@@ -86,6 +89,7 @@ class Scheduler:
 
     @property
     def num_unfinished(self) -> int:
+        """How many requests wait or run."""
         unfinished = [r for r in self.running if r.finish_reason is None]
         return len(self.waiting) + len(unfinished)
 
@@ -93,7 +97,8 @@ class Scheduler:
     def num_finished(self) -> int:
         return self.num_arrived - self.num_unfinished
 
-    def num_unreported(self) -> int:
+    @property
+    def num_unreported_tokens(self) -> int:
         """How many tokens were sampled since the last report."""
         return sum(len(request.logprobs) - had for request, had in self.unreported.items())
 
@@ -143,7 +148,7 @@ class Scheduler:
         if not self.regroup:
             return
         finished = [r for r in self.running if r.finish_reason is not None]
-        if self.policy.leave or len(finished) == len(self.running):
+        if self.policy.frees_slots_early or len(finished) == len(self.running):
             for request in finished:
                 self.free(request, reset=not self.pinned)
             self.running = [r for r in self.running if r.slot is not None]
@@ -159,7 +164,7 @@ class Scheduler:
 
     def admit(self) -> None:
         """Admits waiting requests strictly in order: no request overtakes a long one."""
-        if self.running and not self.policy.join:
+        if self.running and not self.policy.admits_while_running:
             return
         while self.waiting and len(self.running) < self.slots:
             request = self.waiting[0]
