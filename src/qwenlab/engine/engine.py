@@ -162,7 +162,7 @@ class Engine:
         Raises ValueError if it was added to an engine before, if it could outgrow the token budget,
         or if the slot that its index names in a caller's state doesn't suit it.
         """
-        if request.engine is not None:
+        if request.engine_key is not None:
             raise ValueError(f"request {request.index} was added to an engine before")
         most = len(request.prompt) + request.max_tokens
         if self.token_budget is not None and most > self.token_budget:
@@ -172,8 +172,8 @@ class Engine:
             )
         held = 0
         if self.scheduler.pinned:
-            held = self.runner.held(request)
-        request.engine = self.key
+            held = self.runner.num_held_tokens(request)
+        request.engine_key = self.key
         self.scheduler.add(request, held)
         self.stats.requests += 1
         self.stats.finished = self.scheduler.num_finished
@@ -315,7 +315,7 @@ class Engine:
             )
 
     def check_own(self, request: Request) -> None:
-        if request.engine is not self.key:
+        if request.engine_key is not self.key:
             raise ValueError(
                 f"request {request.index} is not this engine's: expected a request returned by "
                 "this engine's submit (or passed to its add_request)"

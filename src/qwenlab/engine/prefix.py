@@ -49,7 +49,7 @@ def common_length(requests: list[Request]) -> int:
     return shortest
 
 
-def unread(request: Request, num_tokens: int) -> list[Prefix]:
+def longer_than(request: Request, num_tokens: int) -> list[Prefix]:
     """Those of the request's prefixes that its first `num_tokens` tokens don't contain."""
     return [prefix for prefix in request.prefixes if prefix.length > num_tokens]
 
@@ -63,18 +63,18 @@ def longest_saved(request: Request, saved: Collection[Prefix]) -> Prefix | None:
 
 
 def is_held_back(
-    request: Request, saved: Collection[Prefix], being_read: Collection[Prefix]
+    request: Request, saved: Collection[Prefix], being_prefilled: Collection[Prefix]
 ) -> bool:
     """Whether the request should wait until another has prefilled a prefix that it could copy."""
     for prefix in request.prefixes:
         if prefix in saved:
             return False
-        if prefix in being_read:
+        if prefix in being_prefilled:
             return True
     return False
 
 
-def leave_read(request: Request) -> None:
+def leave_held(request: Request) -> None:
     """Leaves the prefixes that the request's slot holds by now."""
     for prefix in list(request.prefixes):
         if prefix.length <= request.num_computed_tokens:

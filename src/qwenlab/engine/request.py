@@ -73,8 +73,8 @@ class Request(RequestOutput):
     A request is its own output: what the engine hands back as a RequestOutput is this object.
 
     The first group of fields is fixed before the request is queued. The second belongs to the
-    scheduler and its helpers (slots, prefixes), as does the whole output; the engine sets `engine`
-    and takes indices from `undelivered`.
+    scheduler and its helpers (slots, prefixes), as does the whole output; the engine sets
+    `engine_key` and takes indices from `undelivered`.
     """
 
     _: KW_ONLY
@@ -84,7 +84,7 @@ class Request(RequestOutput):
     rng_key: tuple[int, int, int] = (0, 0, 0)  # seed, request, sample: see `sampling.uniform`
     on_token: Callable[[int, int], None] | None = field(default=None, repr=False)
 
-    engine: object = field(default=None, repr=False)  # the key of the engine that has it
+    engine_key: object = field(default=None, repr=False)  # of the engine that it was added to
     arrival: int = 0  # its number in the order of arrival
     arrival_s: float = 0.0
     slot: int | None = None

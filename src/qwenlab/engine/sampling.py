@@ -116,10 +116,10 @@ def scale(logits: Tensor, requests: Sequence[Request]) -> Tensor:
 def most_probable(scaled: Tensor, requests: Sequence[Request]) -> Tensor:
     """(R, V) bool, True at the ids that top-k and top-p keep; in a tie the lower id comes first."""
     vocabulary = scaled.shape[1]
-    wanted = [min(request.params.top_k or vocabulary, vocabulary) for request in requests]
-    top_k = column(wanted, scaled)
+    top_ks = [min(request.params.top_k or vocabulary, vocabulary) for request in requests]
+    top_k = column(top_ks, scaled)
     top_p = column([request.params.top_p for request in requests], scaled)
-    values = scaled.topk(max(wanted), dim=-1).values  # (R, max k), highest first
+    values = scaled.topk(max(top_ks), dim=-1).values  # (R, max k), highest first
     inside = torch.arange(values.shape[1], device=scaled.device) < top_k
     probabilities = values.masked_fill(~inside, float("-inf")).softmax(-1)
     before = probabilities.cumsum(-1) - probabilities  # total of the more probable ids
@@ -127,8 +127,8 @@ def most_probable(scaled: Tensor, requests: Sequence[Request]) -> Tensor:
     count = kept.sum(-1, keepdim=True).clamp(min=1)  # (R, 1)
     threshold = values.gather(1, count - 1)
     above = scaled > threshold
-    level = scaled == threshold
-    return above | (level & (level.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
+    tied = scaled == threshold
+    return above | (tied & (tied.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
 
 
 def inverse_cdf(probabilities: Tensor, uniform: Tensor) -> Tensor:

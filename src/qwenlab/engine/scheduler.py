@@ -17,9 +17,9 @@ from qwenlab.engine.prefix import (
     Prefix,
     is_held_back,
     leave_all,
-    leave_read,
+    leave_held,
+    longer_than,
     longest_saved,
-    unread,
 )
 from qwenlab.engine.request import Request
 from qwenlab.engine.slots import assign_slots, pin_slots
@@ -222,23 +222,24 @@ class Scheduler:
         held_back = []
         sampled = [request for request, _ in self.decoding]
         prefilling = self.running[len(self.decoding) :]
-        being_read: set[Prefix] = set()  # a request that shares one of these waits for its copy
+        # A request that shares a prefix which another is prefilling waits for its copy.
+        being_prefilled: set[Prefix] = set()
         for request in prefilling:
             if request.num_computed_tokens > 0:
-                being_read.update(request.prefixes)
+                being_prefilled.update(request.prefixes)
         for request in prefilling:
             if request.finish_reason is not None:  # cancelled during its prefill
                 continue
             start = request.num_computed_tokens
             if start == 0:
-                if is_held_back(request, self.saved, being_read):
+                if is_held_back(request, self.saved, being_prefilled):
                     held_back.append(HeldBack(request, request.slot))
                     continue
                 prefix = longest_saved(request, self.saved)
                 if prefix is not None:
                     copies.append(Copy(prefix, request.slot))
                     start = prefix.length
-            being_read.update(unread(request, start))
+            being_prefilled.update(longer_than(request, start))
             end = self.prefill_end(request, start)
             prefill.append(Prefill(request, request.slot, start, end))
             if end == request.num_tokens:
@@ -264,7 +265,7 @@ class Scheduler:
     def prefill_end(self, request: Request, start: int) -> int:
         """A chunk beyond `start`, or to the end of a shared prefix, where it can be copied."""
         end = min(start + self.chunk, request.num_tokens)
-        for prefix in unread(request, start):
+        for prefix in longer_than(request, start):
             end = min(end, prefix.length)
         return end
 
@@ -277,7 +278,7 @@ class Scheduler:
             request.num_computed_tokens += 1
         for request, _, _, end in plan.prefill:
             request.num_computed_tokens = end
-            leave_read(request)
+            leave_held(request)
             if end == request.num_tokens:
                 request.decoding = True
                 self.regroup = True

@@ -104,7 +104,7 @@ class Config:
                 raise ConfigError(f"{source}: {name} is {value!r}, expected true or false")
             if kind is int:
                 refuse_size(name, value, source)
-            in_float32 = number(value) and 0 < value < 1e38
+            in_float32 = is_number(value) and 0 < value < 1e38
             if kind is float and not in_float32:
                 raise ConfigError(f"{source}: {name} is {value!r}, expected a number above 0")
             picked[name] = float(value) if kind is float else value
@@ -116,17 +116,17 @@ class Config:
 OPTIONAL = {"rms_norm_eps", "tie_word_embeddings", "initializer_range", "eos_token_id"}
 
 
-def number(value: object) -> bool:
+def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def whole_number(value: object) -> bool:
-    return number(value) and isinstance(value, int) and value >= 1
+def is_whole_number(value: object) -> bool:
+    return is_number(value) and isinstance(value, int) and value >= 1
 
 
 def refuse_size(name: str, value: object, source: str) -> None:
     """Raises ConfigError unless `value` is a size that a model can have."""
-    if not whole_number(value):
+    if not is_whole_number(value):
         raise ConfigError(f"{source}: {name} is {value!r}, expected a whole number of at least 1")
     most = {"num_hidden_layers": MOST_LAYERS, "max_position_embeddings": MOST_TOKENS}.get(
         name, MOST_FEATURES
@@ -167,11 +167,11 @@ def find_layer_types(values: dict, source: str) -> tuple[str, ...]:
     full attention."""
     layers = values.get("num_hidden_layers")
     listed = values.get("layer_types")
-    if not whole_number(layers) or layers > MOST_LAYERS:
+    if not is_whole_number(layers) or layers > MOST_LAYERS:
         return ()  # refused by name a moment later
     if listed is None:
         every = 1 if values["model_type"] == "qwen3" else values.get("full_attention_interval", 4)
-        if not whole_number(every):
+        if not is_whole_number(every):
             raise ConfigError(
                 f"{source}: full_attention_interval is {every!r}, "
                 "expected a whole number of at least 1"

@@ -59,9 +59,9 @@ class State:
         for kind in config.layer_types:
             tensors = {}
             for name, shape in shapes(config, capacity or 0)[kind].items():
-                kept_as = recurrent_dtype if name == "recurrent_state" else dtype
+                tensor_dtype = recurrent_dtype if name == "recurrent_state" else dtype
                 # Zeros, not empty: a masked weight of 0 times a NaN in unused memory is NaN.
-                tensors[name] = torch.zeros(batch_size, *shape, dtype=kept_as, device=device)
+                tensors[name] = torch.zeros(batch_size, *shape, dtype=tensor_dtype, device=device)
             self.layers.append(tensors)
 
     @property

@@ -251,7 +251,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   }
 
   // Those of the request's prefixes that its first `num_tokens` tokens don't contain.
-  function unread(request, num_tokens) {
+  function longer_than(request, num_tokens) {
     return request.prefixes.filter((prefix) => prefix.length > num_tokens);
   }
 
@@ -261,12 +261,12 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   }
 
   // Whether the request should wait, because another is reading a prefix that it could copy.
-  function is_held_back(request, saved, being_read) {
+  function is_held_back(request, saved, being_prefilled) {
     for (const prefix of request.prefixes) {
       if (saved.has(prefix)) {
         return false;
       }
-      if (being_read.has(prefix)) {
+      if (being_prefilled.has(prefix)) {
         return true;
       }
     }
@@ -274,7 +274,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   }
 
   // Leaves the prefixes that the request's slot holds by now.
-  function leave_read(request) {
+  function leave_held(request) {
     for (const prefix of request.prefixes) {
       if (prefix.length <= request.num_computed_tokens) {
         prefix.leave(request);
@@ -565,7 +565,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       const prefilling = this.running.slice(this.decoding.length);
       const begun = prefilling.filter((request) => request.num_computed_tokens > 0);
       // A request that shares one of these waits for its copy.
-      const being_read = new Set(begun.flatMap((request) => request.prefixes));
+      const being_prefilled = new Set(begun.flatMap((request) => request.prefixes));
       for (const request of prefilling) {
         if (request.finish_reason !== null) {
           continue; // cancelled during its prefill
@@ -573,7 +573,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
         const { slot } = request;
         let start = request.num_computed_tokens;
         if (start === 0) {
-          if (is_held_back(request, this.saved, being_read)) {
+          if (is_held_back(request, this.saved, being_prefilled)) {
             held_back.push({ request, slot });
             continue;
           }
@@ -583,7 +583,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
             start = prefix.length;
           }
         }
-        unread(request, start).forEach((prefix) => being_read.add(prefix));
+        longer_than(request, start).forEach((prefix) => being_prefilled.add(prefix));
         const end = this.prefill_end(request, start);
         prefill.push({ request, slot, start, end });
         if (end === request.num_tokens) {
@@ -615,7 +615,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     // A chunk beyond `start`, or to the end of a shared prefix, where it can be copied.
     prefill_end(request, start) {
       const end = Math.min(start + this.chunk, request.num_tokens);
-      return Math.min(end, ...unread(request, start).map((prefix) => prefix.length));
+      return Math.min(end, ...longer_than(request, start).map((prefix) => prefix.length));
     }
 
     // Its outcome.
@@ -628,7 +628,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       }
       for (const { request, end } of plan.prefill) {
         request.num_computed_tokens = end;
-        leave_read(request);
+        leave_held(request);
         if (end === request.num_tokens) {
           request.decoding = true;
           this.regroup = true;
