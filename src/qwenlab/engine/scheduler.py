@@ -206,10 +206,8 @@ class Scheduler:
             self.running = pin_slots(self.running)
         else:
             self.running, moves = assign_slots(self.running)
-        for move in moves:
-            self.resets.add(move.source)
-        for move in moves:
-            self.resets.discard(move.target)
+        self.resets.update(move.source for move in moves)
+        self.resets.difference_update(move.target for move in moves)
         self.decoding = tuple(Decode(r, r.slot) for r in self.running if r.decoding)
         self.regroup = False
         return tuple(moves)
@@ -293,7 +291,7 @@ class Scheduler:
         return list(self.unreported)
 
     def take_token(self, request: Request, token_id: int, logprob: float, now: float) -> None:
-        """Records one sampled token, which may end the answer."""
+        """Records one sampled token, which may end the answer. A stop id isn't a part of it."""
         self.unreported.setdefault(request, len(request.logprobs))
         if isnan(logprob):
             after = f"after {len(request.token_ids)} new tokens"
