@@ -734,13 +734,15 @@ def test_an_output_brings_everything_that_it_needs(chromium, tmp_path, scripts):
     """In a sandboxed frame of its own, as some notebooks show outputs. Without scripts it says what
     to do."""
     output = escape(page_model("tiny")._repr_html_())
-    sandboxed = f'<meta charset="utf-8"><iframe sandbox="allow-scripts" srcdoc="{output}"></iframe>'
+    allowed = "allow-scripts" if scripts else ""
+    sandboxed = f'<meta charset="utf-8"><iframe sandbox="{allowed}" srcdoc="{output}"></iframe>'
     (tmp_path / "outputs.html").write_text(sandboxed, encoding="utf-8")
     address = (tmp_path / "outputs.html").as_uri()
-    page, complaints = open_page(chromium, address, java_script_enabled=scripts)
+    page, complaints = open_page(chromium, address)
     frame = page.frames[1]
     shown = frame.locator("[data-qwenlab-model=tiny]").inner_text()
-    assert shown.startswith("The model tiny (545,") and complaints == []
+    ours = [words for words in complaints if not words.startswith("Blocked script execution")]
+    assert shown.startswith("The model tiny (545,") and ours == []
     assert shown.endswith("It is here." if scripts else "run this cell and trust the notebook.")
     if scripts:
         same = "qwenlab.bring('tiny').then(([model]) => model === qwenlab.load('tiny')[0])"
