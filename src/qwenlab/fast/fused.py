@@ -1,9 +1,9 @@
 """Projections that read the same input, computed as one matrix product.
 
 Fused means concatenated here (vLLM: merged, or packed): one product, not PyTorch's one kernel for
-several operations. The weights lie one behind another in one block of memory, of which each
-module's own parameter is a view: nothing is held twice, and training, saving and changes in place
-see the published names.
+several operations. The weights are contiguous in one block of memory, of which each module's own
+parameter is a view: nothing is held twice, and training, saving and changes in place see the
+published names.
 
 A weight is moved into its block only where it gets new memory anyway: when a model is optimised,
 brought to another device or dtype, copied or unpickled. A call of the model moves nothing, so

@@ -112,7 +112,7 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def choose(rows: int, weight: Tensor) -> str:
-    """The kernel's name for so many rows of this matrix: forced, chosen before, or measured now."""
+    """The kernel for that many rows of this matrix, by name: forced, chosen before, or measured."""
     if weight.device.type != "cpu":
         return "linear"
     if rows == 1:

@@ -1,4 +1,4 @@
-"""The head through the fastest kernel for so many rows."""
+"""The head through the fastest kernel for that many rows."""
 
 from torch import Tensor
 

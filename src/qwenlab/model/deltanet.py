@@ -24,7 +24,7 @@ class DeltaNet(nn.Module):
     """Qwen3.5's linear attention: short convolution, gated delta rule, gated norm.
 
     A row's state: `conv_state`, the last inputs of the convolution, one fewer than it has taps, and
-    `recurrent_state`, S of every value head. Each key head serves as many value heads in a row.
+    `recurrent_state`, S of every value head. Adjacent value heads share a key head.
     `chunk_size` is how many tokens the rule takes at a time.
     """
 
