@@ -7,6 +7,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from site_files import CHROMIUM, SITE, built_pages, missing
 
+from qwenlab.teach.in_page import page_model, page_scripts
+
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -47,6 +49,36 @@ def chromium():
         browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
         yield browser
         browser.close()
+
+
+def open_page(chromium, address: str, **options):
+    """A tab without a network, and what it complains of."""
+    context = chromium.new_context(offline=True, **options)
+    page = context.new_page()
+    complaints = []
+    page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "request",
+        lambda r: complaints.append(r.url) if not r.url.startswith(("file:", "data:")) else None,
+    )
+    page.goto(address)
+    return page, complaints
+
+
+def write_widget_page(folder, name: str, **options) -> str:
+    """A page that holds one widget, as the site has it, scripts and weights beside it. Its
+    address, as a file."""
+    for file, script in page_scripts().items():
+        (folder / file).write_text(script, encoding="utf-8")
+    model = page_model("tiny")
+    (folder / "model-tiny.js").write_text(model.script(), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QWENLAB_PAGE", "1")
+        shown = model.widget(name, **options)._repr_html_()
+    head = '<!doctype html><meta charset="utf-8"><script src="loader.js"></script>'
+    (folder / "page.html").write_text(head + shown, encoding="utf-8")
+    return (folder / "page.html").as_uri()
 
 
 class Watch:
