@@ -135,7 +135,9 @@ font-size:11px;cursor:pointer}
 outline-offset:-4px}
 .qwl.qwl .qwl-mask .qwl-grid td.hint{outline:3px dashed #1f6fb2;outline-offset:-3px}
 .qwl-mask-why{color:var(--qwl-muted);min-height:1.4em}
-.qwl-mask-next{flex:1 1 250px;max-width:420px}
+.qwl.qwl .qwl-mask-all :is(figure,figcaption){padding:0;margin-left:0;margin-right:0}
+.qwl.qwl .qwl-mask-all{gap:4px 22px}
+.qwl-mask-next{flex:1 1 220px;max-width:420px}
 .qwl-mask-next .qwl-track{position:relative}
 .qwl-mask-right{position:absolute;top:-2px;bottom:-2px;width:3px;margin-left:-1px;\
 background:var(--qwl-ink)}
@@ -145,7 +147,8 @@ font:12px/1 ui-monospace,Menlo,Consolas,monospace}
 .qwl-mask-line .x{outline:3px solid var(--qwl-ink);outline-offset:-3px}
 .qwl-mask-legend{display:none}
 .qwl-mask-menu>select{min-height:28px}
-@media(max-width:600px){.qwl.qwl .qwl-mask .qwl-grid td{width:28px;min-width:28px}\
+@media(max-width:600px){.qwl.qwl .qwl-mask-controls+.qwl-sentence{min-height:4.2em}\
+.qwl.qwl .qwl-mask .qwl-grid td{width:28px;min-width:28px}\
 .qwl-mask-legend{display:block}}
 `;
 
@@ -187,7 +190,7 @@ font:12px/1 ui-monospace,Menlo,Consolas,monospace}
       const { stage } = this;
       const rows = lines.map((line, b) => [b, line]);
       const rules = Object.keys(RULES).map((rule) => [rule, rule]);
-      this.rule = stage.choice("The mask hides", rules, (rule) => this.change_rule(rule));
+      this.rule = stage.choice("Hides", rules, (rule) => this.change_rule(rule));
       this.undo = stage.button("Undo flips", () => this.reset());
       const controls = stage.controls(
         stage.choice("Row", rows, (b) => this.choose(Number(b))),
@@ -195,6 +198,7 @@ font:12px/1 ui-monospace,Menlo,Consolas,monospace}
         this.weights_menu(),
         this.undo,
       );
+      controls.classList.add("qwl-mask-controls");
       this.grid = stage.grid("Who sees whom", { pick: (i, j) => this.pick(i - 1, j - 1) });
       this.why = element("p", { className: "qwl-mask-why" });
       for (const event of ["pointerover", "focusin"]) {
@@ -204,11 +208,11 @@ font:12px/1 ui-monospace,Menlo,Consolas,monospace}
       const left = element("div", { className: "qwl-mask" }, this.grid, this.why, legend);
       this.bars = stage.bars("Next token", BARS);
       this.answers = [0, 1].map(() => element("div", { className: "qwl-mask-line" }));
-      const answers = ["Answer under this mask", "Answer under the right mask"].flatMap(
+      const answers = ["Answer under this mask", "Under the right mask"].flatMap(
         (words, n) => [element("figcaption", {}, words), this.answers[n]],
       );
       const right = element("div", { className: "qwl-mask-next" }, this.bars, ...answers);
-      const side = element("div", { className: "qwl-side" }, left, right);
+      const side = element("div", { className: "qwl-side qwl-mask-all" }, left, right);
       stage.add(element("style", {}, STYLE), controls, stage.sentence, side);
     }
 
@@ -366,8 +370,8 @@ font:12px/1 ui-monospace,Menlo,Consolas,monospace}
         const cells = places.map((key) => this.cell(query, key));
         return [token(query, `query ${this.name(query)}, every key`), ...cells];
       });
-      const loud = ` (hatched: a pad, here a loud ${this.stage.options.pad})`;
-      const title = `Row ${this.chosen}: who sees whom${row.real.includes(false) ? loud : ""}`;
+      const loud = ` (hatched: a pad, a loud ${this.stage.options.pad})`;
+      const title = `Who sees whom in row ${this.chosen}${row.real.includes(false) ? loud : ""}`;
       const corner = { kind: "o", title: "queries below, keys to the right" };
       this.grid.draw([[corner, ...keys], ...lines], { title });
       const hint = this.grid.lines[row.width].cells[this.hints[this.chosen] + 1];
@@ -419,7 +423,7 @@ font:12px/1 ui-monospace,Menlo,Consolas,monospace}
         bars[BARS - 1] = { id, text: this.text(id), value: now.probabilities[id] };
       }
       bars[0].marked = now.id !== right.id;
-      this.bars.draw(bars, `Next after ${this.name(this.last)} (┃ right mask)`);
+      this.bars.draw(bars, `After ${this.name(this.last)} (┃ right mask)`);
       const tracks = this.bars.root.querySelectorAll(".qwl-track");
       bars.forEach(({ id }, n) => {
         const line = element("span", { className: "qwl-mask-right" });
