@@ -20,10 +20,10 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 
   // What each rule hides from a query: the keys that come later, pads, or both.
   const RULES = {
-    "later or pad": { causal: true, padding: true },
-    later: { causal: true, padding: false },
-    pad: { causal: false, padding: true },
-    nothing: { causal: false, padding: false },
+    "later or pad": { causal: true, padding: true, what: "later keys and pads" },
+    later: { causal: true, padding: false, what: "later keys only" },
+    pad: { causal: false, padding: true, what: "pads only" },
+    nothing: { causal: false, padding: false, what: "nothing" },
   };
   const MOST = 12; // tokens of an answer, at most
 
@@ -251,7 +251,7 @@ font:12px/1 ui-monospace,Menlo,Consolas,monospace}
     change_rule(rule) {
       this.row.rule = rule;
       this.row.reset();
-      this.run(`A mask that hides ${rule === "later or pad" ? "later keys and pads" : rule}`);
+      this.run(`A mask that hides ${RULES[rule].what}`);
     }
 
     reset() {
@@ -370,8 +370,9 @@ font:12px/1 ui-monospace,Menlo,Consolas,monospace}
         const cells = places.map((key) => this.cell(query, key));
         return [token(query, `query ${this.name(query)}, every key`), ...cells];
       });
-      const loud = ` (hatched: a pad, a loud ${this.stage.options.pad})`;
-      const title = `Who sees whom in row ${this.chosen}${row.real.includes(false) ? loud : ""}`;
+      const padded = row.real.includes(false);
+      const words = padded ? ` (hatched: a pad, a loud ${this.stage.options.pad})` : ", no pad";
+      const title = `Row ${this.chosen}${words}`;
       const corner = { kind: "o", title: "queries below, keys to the right" };
       this.grid.draw([[corner, ...keys], ...lines], { title });
       const hint = this.grid.lines[row.width].cells[this.hints[this.chosen] + 1];

@@ -72,7 +72,7 @@ font-size:11px;height:22px}
 .qwl.qwl .qwl-nan :is(figure,figcaption){padding:0;margin-left:0;margin-right:0}
 .qwl.qwl .qwl-nan{gap:4px 22px}
 .qwl-nan-out{flex:1 1 200px}
-.qwl.qwl .qwl-nan-controls{gap:0 22px;margin:0}
+.qwl.qwl .qwl-nan-controls{gap:6px 22px;margin:0}
 .qwl-nan-controls .qwl-bar-of-buttons{flex-wrap:wrap}
 @media(max-width:600px){.qwl.qwl .qwl-nan-controls+.qwl-sentence{min-height:5.6em}\
 .qwl.qwl .qwl-nan .qwl-grid :is(td,th){padding:0 1px}\
