@@ -7,9 +7,9 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
-from browser import DESK, FLAGS, TELEPHONE
+from browser import DESK, TELEPHONE, open_page
 from lesson_cells import code_cells
-from site_files import CHROMIUM, SITE, built_pages, missing
+from site_files import SITE, built_pages
 
 from qwenlab.model.attention import repeat_heads
 from qwenlab.model.softmax import VARIANTS, masked_softmax
@@ -50,34 +50,12 @@ def firsts(tmp_path_factory):
     return found
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    if CHROMIUM is None:
-        missing("no Chromium found: install it, or name it in QWENLAB_CHROMIUM")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
-        yield opened
-        opened.close()
-
-
 class Tab:
-    """A page without a network, and what it complains of."""
+    """A page with a widget, opened as a file."""
 
     def __init__(self, chromium, address: str, width: int = DESK, **options):
         size = dict(zip(("width", "height"), SIZES[width], strict=True))
-        self.context = chromium.new_context(offline=True, viewport=size, **options)
-        self.page = self.context.new_page()
-        self.complaints = []
-        self.page.on("console", lambda m: self.complain(m.text, m.type in ("error", "warning")))
-        self.page.on("pageerror", lambda error: self.complain(str(error), True))
-        self.page.on("request", lambda r: self.complain(r.url, not r.url.startswith("file:")))
-        self.page.goto(address)
-
-    def complain(self, text: str, bad: bool) -> None:
-        if bad:
-            self.complaints.append(text)
+        self.page, self.complaints = open_page(chromium, address, viewport=size, **options)
 
     def wait(self) -> None:
         """Until the widget is there and has answered."""
@@ -102,7 +80,7 @@ class Tab:
         return self
 
     def __exit__(self, *_):
-        self.context.close()
+        self.page.context.close()
 
 
 @pytest.mark.parametrize("width", [DESK, TELEPHONE])
@@ -138,7 +116,7 @@ def test_without_scripts_the_still_shows_the_failure(chromium, firsts, widget):
     with Tab(chromium, address, java_script_enabled=False) as tab:
         shown = tab.page.locator(".qwl-still").inner_text()
     if widget == "mask":
-        row = random_row(names, 0)
+        row = row_of(names, 0)
         answers = [next_token(names, row, row.mask()), next_token(names, row, row.hinted())]
         assert answers[0] != answers[1]
         assert f"{answers[1]} comes next, under the right mask {answers[0]}" in shown
@@ -201,7 +179,7 @@ class Row:
         return mask
 
 
-def random_row(names: dict, number: int) -> Row:
+def row_of(names: dict, number: int) -> Row:
     return Row(
         names["input_ids"][number].tolist(),
         names["real"][number].tolist(),
@@ -227,7 +205,7 @@ def answer_of(names: dict, row: Row) -> tuple[torch.Tensor, list[str]]:
     new = []
     first = None
     while len(new) < MOST and new[-1:] != ["stop"]:
-        logits = logits_of(names, row, mask, [id for id in new])
+        logits = logits_of(names, row, mask, new)
         first = logits.softmax(-1) if first is None else first
         new.append(int(logits.argmax()))
         if new[-1] in names["model"].stop_ids:
@@ -254,11 +232,7 @@ def check_mask(tab: Tab, names: dict, row: Row) -> None:
     assert [line[1:] for line in dark[1:]] == row.mask()[0, 0].tolist()
     for query in places:
         for key in places:
-            expected = row.text(query, key)
-            if row.reason(query, key) and not expected == "you":
-                assert cells[query][key] == expected
-            elif not row.reason(query, key):
-                assert cells[query][key] == expected
+            assert cells[query][key] == row.text(query, key)
     assert tab.page.locator(".qwl-mask-line").first.locator("span").all_inner_texts() == answer
     bars = tab.page.locator(".qwl-bars li").all_inner_texts()
     token, percent = bars[0].split("\n")[:2]
@@ -277,7 +251,7 @@ def mask_tab(chromium, firsts):
 
 def test_the_proposed_flip_by_keyboard_changes_the_answer_as_in_python(mask_tab):
     tab, names = mask_tab
-    row = random_row(names, 0)
+    row = row_of(names, 0)
     check_mask(tab, names, row)
     before = next_token(names, row, row.mask())
     tab.page.locator(".qwl-button", has_text="Undo flips").focus()
@@ -308,7 +282,7 @@ def test_random_flips_under_each_rule_give_what_python_gives(mask_tab):
     rng = random.Random(0)
     for number, rule in enumerate(RULES):
         chosen = number % len(names["LINES"])
-        row = random_row(names, chosen)
+        row = row_of(names, chosen)
         tab.choose(names["LINES"][chosen])
         tab.choose(rule)
         row.rule = rule
@@ -325,7 +299,7 @@ def test_a_key_is_hidden_from_all_queries_at_once_and_touch_works(chromium, firs
     names, address = firsts["mask"]
     with Tab(chromium, address, TELEPHONE, has_touch=True) as tab:
         tab.wait()
-        row = random_row(names, 0)
+        row = row_of(names, 0)
         place = row.hint
         tab.page.locator(".qwl-mask tbody tr").first.locator("td").nth(place + 1).tap()
         tab.wait()
@@ -339,7 +313,7 @@ def test_a_key_is_hidden_from_all_queries_at_once_and_touch_works(chromium, firs
 
 def test_shades_are_the_attention_weights(mask_tab):
     tab, names = mask_tab
-    row = random_row(names, 0)
+    row = row_of(names, 0)
     found = []
 
     def attend(q, k, v, mask, scale):

@@ -135,7 +135,7 @@ font-size:11px;cursor:pointer}
 outline-offset:-4px}
 .qwl.qwl .qwl-mask .qwl-grid td.hint{outline:3px dashed #1f6fb2;outline-offset:-3px}
 .qwl-mask-why{color:var(--qwl-muted);min-height:1.4em}
-.qwl.qwl .qwl-mask-all :is(figure,figcaption){padding:0;margin-left:0;margin-right:0}
+.qwl.qwl .qwl-mask-all figcaption{padding:0}
 .qwl.qwl .qwl-mask-all{gap:4px 22px}
 .qwl-mask-next{flex:1 1 220px;max-width:420px}
 .qwl-mask-next .qwl-track{position:relative}

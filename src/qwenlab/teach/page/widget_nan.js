@@ -69,7 +69,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 .qwl.qwl .qwl-nan .qwl-grid td{padding:0 2px;width:40px;min-width:40px;box-sizing:border-box;\
 font-size:11px;height:22px}
 .qwl.qwl .qwl-nan .qwl-grid th{font-size:11px;height:22px}
-.qwl.qwl .qwl-nan :is(figure,figcaption){padding:0;margin-left:0;margin-right:0}
+.qwl.qwl .qwl-nan figcaption{padding:0}
 .qwl.qwl .qwl-nan{gap:4px 22px}
 .qwl-nan-out{flex:1 1 200px}
 .qwl.qwl .qwl-nan-controls{gap:6px 22px;margin:0}
