@@ -353,8 +353,8 @@ def under(names: dict, cure: str):
     parts = [model.model.embed_tokens, *model.model.layers]
     hooks = [part.register_forward_hook(note) for part in parts]
     model.attention = attend
-    ids = names["input_ids"]
-    logits = model(ids, names["mask"], position_ids=names["positions"])
+    ids = names["batch_ids"]
+    logits = model(ids, names["batch_mask"], position_ids=names["batch_positions"])
     model.attention = "sdpa"
     for hook in hooks:
         hook.remove()
