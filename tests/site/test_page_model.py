@@ -845,11 +845,11 @@ def test_a_model_without_a_chat_template_still_reads_text(tmp_path):
 
 
 def test_the_scripts_are_readable_and_touch_no_document():
-    """loader.js alone may. None can end the script element that it stands in."""
+    """But loader.js and what draws. None can end the script element that it stands in."""
     assert sorted(page_scripts()) == sorted(path.name for path in FOLDER.glob("*.js"))
     for name, script in page_scripts().items():
         assert max(map(len, script.splitlines())) <= 100, name
         code = re.sub(r"//.*", "", script)
         assert not re.search(r"</script|<!--|\bimport\b|\bexport\b|\bfetch\(", code), name
-        if name != "loader.js":
+        if name not in ("loader.js", "drawing.js") and not name.startswith("widget_"):
             assert not re.search(r"\b(document|window)\b", code), name

@@ -15,6 +15,7 @@ from functools import lru_cache
 from html import escape
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Regex, normalizers
@@ -22,12 +23,13 @@ from tokenizers import Regex, normalizers
 from qwenlab.errors import QwenlabError, read_json
 from qwenlab.loading import TOKENIZER, find_checkpoint, load, shipped_folder, shipped_names
 from qwenlab.model.model import Model
-from qwenlab.teach.pictures import Html
+from qwenlab.teach.pictures import Html, bare_html
 from qwenlab.text.tokenizer import Tokenizer
 from qwenlab.text.vocabulary import BYTE_OF
 
 FOLDER = Path(__file__).with_name("page")
-SCRIPTS = ("text.js", "model.js", "sampling.js", "engine.js", "loader.js")  # as they are loaded
+# As they are loaded; widget_*.js come last.
+SCRIPTS = ("text.js", "model.js", "sampling.js", "engine.js", "loader.js", "drawing.js")
 MOST_BYTES = 5_000_000  # of safetensors: a page that takes longer to load is not read
 # Where the tables of Unicode differ: what these mean in a tokenizer's pattern is packed.
 CLASSES = (r"\s", r"\p{L}", r"\p{N}")
@@ -38,7 +40,7 @@ class PageModelError(QwenlabError):
 
 
 class PageModel(Html):
-    """A model in the page, which shows itself as one line. Widgets call `qwenlab.bring(name)`."""
+    """A model in the page, which shows itself as one line; `widget` shows what runs on it."""
 
     def __init__(self, name: str, packed: dict) -> None:
         self.name = name
@@ -63,12 +65,55 @@ class PageModel(Html):
             f"qwenlab.packed[{name}] = {value};\n"
         )
 
+    def widget(
+        self, name: str, *, still: Any = None, height: tuple[int, int] = (420, 560), **options: Any
+    ) -> "PageWidget":
+        """A widget that runs this model: page/widget_<name>.js. See page/drawing.js.
+
+        still: what readers without scripts see, and what is printed: anything that `bare_html`
+        shows. height: pixels to keep free, on a desk and on a telephone. options: the widget's own,
+        as JSON. Raises ValueError for a name that no script has.
+        """
+        return PageWidget(self, name, still, height, options)
+
     def _repr_html_(self) -> str:
         shown = super()._repr_html_()
-        if os.environ.get("QWENLAB_PAGE"):  # the site has the scripts already
-            return shown
-        scripts = [*page_scripts().values(), self.script(), "qwenlab.announce();"]
-        return shown + "".join(f"<script>{script}</script>" for script in scripts)
+        return shown + inline_scripts(self, [], "qwenlab.announce();")
+
+
+class PageWidget(Html):
+    """A widget that runs a model in the page. It shows its still until its script is there."""
+
+    def __init__(
+        self, model: PageModel, name: str, still: Any, height: tuple[int, int], options: dict
+    ) -> None:
+        if name not in widget_names():
+            raise ValueError(f"no widget {name!r}, expected one of {', '.join(widget_names())}")
+        self.model = model
+        self.name = name
+        wide, narrow = height
+        data = escape(json.dumps(options))
+        shown = bare_html(f"This picture needs scripts: {name}." if still is None else still)
+        body = (
+            f'<div class="qwl qwl-page" data-widget="{name}" data-model="{escape(model.name)}" '
+            f'data-options="{data}" style="--qwl-wide:{wide}px;--qwl-narrow:{narrow}px">'
+            f'<div class="qwl-still">{shown}</div></div>'
+        )
+        super().__init__(body, f"The widget {name}, on the model {model.name} in the page.")
+
+    def _repr_html_(self) -> str:
+        style = (FOLDER / "drawing.css").read_text(encoding="utf-8")
+        shown = f"<style>{style}</style>{super()._repr_html_()}"
+        return shown + inline_scripts(self.model, [self.name], "qwenlab.mount_all();")
+
+
+def inline_scripts(model: PageModel, widgets: list[str], last: str) -> str:
+    """All that an output brings along where no site has it: scripts, weights, and a `last` call."""
+    if os.environ.get("QWENLAB_PAGE"):  # the site has the scripts already
+        return ""
+    wanted = {*SCRIPTS, *(f"widget_{name}.js" for name in widgets)}
+    scripts = [script for file, script in page_scripts().items() if file in wanted]
+    return "".join(f"<script>{script}</script>" for script in [*scripts, model.script(), last])
 
 
 def page_model(name) -> PageModel:
@@ -95,7 +140,13 @@ def page_model(name) -> PageModel:
 
 def page_scripts() -> dict[str, str]:
     """The JavaScript by file name, in the order in which a page loads it."""
-    return {name: (FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS}
+    names = [*SCRIPTS, *(f"widget_{name}.js" for name in widget_names())]
+    return {name: (FOLDER / name).read_text(encoding="utf-8") for name in names}
+
+
+def widget_names() -> list[str]:
+    """The widgets that `PageModel.widget` knows."""
+    return sorted(path.stem.removeprefix("widget_") for path in FOLDER.glob("widget_*.js"))
 
 
 def pack(model: Model, tokenizer: Tokenizer) -> dict:

@@ -1,9 +1,11 @@
-// Brings a model into a page when it is first asked for. The only file here that touches the
-// document; on the site it stands on every page, and next to it lie the others.
+// Brings a model into a page when it is first asked for, and a widget when it comes into view. On
+// the site this file stands on every page, and next to it lie the others. Only this one, drawing.js
+// and the widgets touch the document.
 //
 // What a widget calls:
 //   qwenlab.bring(name)   promises [model, tokenizer]; scripts and weights come with the first call
 //   qwenlab.announce()    says in the outputs of page_model whether their models have come
+//   qwenlab.mount_all()   puts a widget into each placeholder, once that comes into view
 
 globalThis.qwenlab = globalThis.qwenlab || {};
 
@@ -56,8 +58,42 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     }
   }
 
+  // A placeholder is what page_model(...).widget(...) leaves: see drawing.js.
+  function mount_all() {
+    const observer = new IntersectionObserver(
+      (entries) => {
+        for (const { isIntersecting, target } of entries) {
+          if (isIntersecting) {
+            observer.unobserve(target);
+            mount_one(target);
+          }
+        }
+      },
+      { rootMargin: "300px" },
+    );
+    for (const placeholder of document.querySelectorAll("[data-widget]:not([data-state])")) {
+      placeholder.dataset.state = "waiting";
+      observer.observe(placeholder);
+    }
+  }
+
+  async function mount_one(placeholder) {
+    try {
+      if (source) {
+        await add_script("drawing.js");
+        await add_script(`widget_${placeholder.dataset.widget}.js`);
+      }
+    } catch (error) {
+      placeholder.dataset.state = "failed"; // the still stays
+      console.error(error);
+      return;
+    }
+    await qwenlab.mount(placeholder);
+  }
+
   if (source) {
     addEventListener("DOMContentLoaded", announce);
+    addEventListener("DOMContentLoaded", mount_all);
   }
-  Object.assign(qwenlab, { bring, announce });
+  Object.assign(qwenlab, { bring, announce, mount_all });
 })(globalThis.qwenlab);
