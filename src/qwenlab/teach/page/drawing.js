@@ -33,11 +33,14 @@
 //       count() steps: show(step) draws one; .go(step), .play(), .pause(), .step, .playing
 //   grid(label, {pick, steps})  a rectangle of cells: see Grid
 //   bars(label, count)          as many bars of probabilities: see Bars
+//   legend()                    .draw(counts): how many row-steps of each kind
+//   answer()                    .draw(text): an answer in one line, its end in view
 //   pause(milliseconds)         promises to come back; at once if the stage is calm
 // A cell is {kind, text, title, marked, level}; kind as in heatmaps.py: t a real token, p a pad,
 // a allowed, m masked, n NaN, v and g numbers with a level 0..100, f prefill, d decode, u wasted,
 // i idle, o nothing. `title` is what a pointer that rests on it is told; marked: outlined.
-// qwenlab.drawing.token_cell(tokenizer, id, real) makes one from a token.
+// qwenlab.drawing.token_cell(tokenizer, id, real) makes one from a token, step_cell(kind, text, more)
+// one of a timeline. qwenlab.drawing.listed(words) is "A, B and C".
 
 globalThis.qwenlab = globalThis.qwenlab || {};
 
@@ -278,6 +281,54 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     return ids.slice(0, count).map((id) => {
       return { text: token_text(tokenizer.decode([id])), value: probabilities[id], id };
     });
+  }
+
+  const STEP_KINDS = { prefill: ["f", "▸"], decode: ["d", ""], wasted: ["u", "×"], idle: ["i", "·"] };
+
+  // The cell of a timeline, as in timelines.py: what a slot does in one step.
+  function step_cell(kind, text, more = {}) {
+    const [style, sign] = STEP_KINDS[kind];
+    return { kind: style, text: sign + text, ...more };
+  }
+
+  // How many row-steps of each kind, below a timeline.
+  class Legend {
+    constructor() {
+      this.root = element("div", { className: "qwl-legend" });
+    }
+
+    // counts: {prefill: 3, ...}
+    draw(counts) {
+      const entries = Object.entries(counts).map(([kind, count]) => {
+        const [style, sign] = STEP_KINDS[kind];
+        const sample = element("td", { className: style }, sign);
+        const row = element("tr", {}, sample, element("th", {}, `${kind}: ${count}`));
+        return element("table", { className: "qwl-grid steps", role: "presentation" }, row);
+      });
+      this.root.replaceChildren(...entries);
+    }
+  }
+
+  // An answer in one line, whose end stays in view: the thought, then what is in the box.
+  class Answer {
+    constructor() {
+      this.thought = element("span");
+      this.boxed = element("b");
+      this.root = element("span", { className: "qwl-answer" }, this.thought, this.boxed);
+    }
+
+    draw(text) {
+      const [thought, boxed] = text.replaceAll(/<\/?think>/g, "").split("\\boxed");
+      this.thought.textContent = thought.trim().replaceAll(/\n+/g, " ⏎ ");
+      this.boxed.textContent = boxed === undefined ? "" : `→ ${boxed.replaceAll(/[{}]/g, "")}`;
+      this.thought.scrollLeft = this.thought.scrollWidth;
+    }
+  }
+
+  // "A, B and C"
+  function listed(words) {
+    const last = words.at(-1) ?? "";
+    return words.length > 1 ? `${words.slice(0, -1).join(", ")} and ${last}` : last;
   }
 
   // --- Controls --------------------------------------------------------------------------------
@@ -524,6 +575,14 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       return new Bars(label, count);
     }
 
+    legend() {
+      return new Legend();
+    }
+
+    answer() {
+      return new Answer();
+    }
+
     pause(milliseconds) {
       return new Promise((resolve) => setTimeout(resolve, this.calm ? 0 : milliseconds));
     }
@@ -553,6 +612,6 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     }
   }
 
-  const drawing = { element, token_text, token_cell, most_probable_bars };
+  const drawing = { element, token_text, token_cell, step_cell, most_probable_bars, listed };
   Object.assign(qwenlab, { widget, mount, drawing });
 })(globalThis.qwenlab);
