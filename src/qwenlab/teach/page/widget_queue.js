@@ -223,11 +223,12 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 .qwl-queue .qwl-controls{gap:6px 8px}
 .qwl-queue .qwl-main{min-width:6.6em;padding:2px 8px}
 .qwl-queue .qwl-bar-of-buttons span{padding:3px 8px}
-.qwl.qwl .qwl-queue .qwl-figure{min-height:150px;margin-bottom:2px}
+.qwl.qwl .qwl-queue .qwl-figure{min-height:146px;margin-bottom:2px}
 .qwl-counts{display:flex;flex-wrap:wrap;gap:0 12px;justify-content:space-between;
 align-items:center;font-size:12px}
-.qwl-queue .qwl-requests{height:132px}
-@media(max-width:600px){.qwl-queue .qwl-requests{height:235px}}
+.qwl-queue .qwl-requests{height:calc(26px*var(--lines))}
+@media(max-width:600px){.qwl-queue .qwl-requests{height:calc(46px*var(--lines))}
+.qwl.qwl .qwl-queue .qwl-sentence{min-height:4.2em}}
 `;
 
   class QueueWidget {
@@ -264,6 +265,7 @@ align-items:center;font-size:12px}
       this.send_button = stage.button("Send", () => this.send());
       const send = element("div", { className: "qwl-send" }, this.own, this.send_button);
       prompts.forEach((text) => this.add_request(text, 0));
+      this.list.style.setProperty("--lines", prompts.length); // more of them scroll
 
       const buttons = [this.play_button, this.step_button, this.again_button];
       const head = stage.controls(...buttons, this.strategy, this.slots);
@@ -421,7 +423,7 @@ align-items:center;font-size:12px}
       const took = this.strategy.inputs.map(({ value }) => {
         return `${value} ${this.results.get(value) ?? "?"}`;
       });
-      this.took.textContent = `Steps in all: ${took.join(", ")}`;
+      this.took.textContent = `${took.join(" · ")} steps`;
     }
 
     draw_request({ name, state, answer }) {

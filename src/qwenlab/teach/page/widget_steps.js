@@ -222,7 +222,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 .qwl-stage.qwl-steps>*{margin-bottom:5px}
 .qwl-steps .qwl-main{min-width:6.6em}
 .qwl-steps .qwl-place{display:none}
-.qwl-steps .qwl-requests{min-height:108px}
+@media(max-width:600px){.qwl.qwl .qwl-steps .qwl-sentence{min-height:4.2em}}
 `;
 
   class StepsWidget {
