@@ -39,8 +39,8 @@
 // A cell is {kind, text, title, marked, level}; kind as in heatmaps.py: t a real token, p a pad,
 // a allowed, m masked, n NaN, v and g numbers with a level 0..100, f prefill, d decode, u wasted,
 // i idle, o nothing. `title` is what a pointer that rests on it is told; marked: outlined.
-// qwenlab.drawing.token_cell(tokenizer, id, real) makes one from a token, step_cell(kind, text, more)
-// one of a timeline. qwenlab.drawing.listed(words) is "A, B and C".
+// qwenlab.drawing.token_cell(tokenizer, id, real) makes one from a token, and step_cell(kind, text,
+// more) one of a timeline. qwenlab.drawing.listed(words) is "A, B and C".
 
 globalThis.qwenlab = globalThis.qwenlab || {};
 
@@ -283,7 +283,13 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     });
   }
 
-  const STEP_KINDS = { prefill: ["f", "▸"], decode: ["d", ""], wasted: ["u", "×"], idle: ["i", "·"] };
+  // What a slot does in a step: the kind of its cell, and the sign before its text.
+  const STEP_KINDS = {
+    prefill: ["f", "▸"],
+    decode: ["d", ""],
+    wasted: ["u", "×"],
+    idle: ["i", "·"],
+  };
 
   // The cell of a timeline, as in timelines.py: what a slot does in one step.
   function step_cell(kind, text, more = {}) {

@@ -8,8 +8,8 @@
 //   run.entries      those sent: {name, text, arrives, request, slot, joined, ended}, the last
 //                    three null at first: its slot, the step of its first token and of its last
 //   run.counts       {steps, passes, prefill, decode, wasted, idle}
-//   A frame: step; slots, for each [name or null, kind]; event, whether a request
-//   has come or ended; said, what happened, in words.
+//   A frame: step; slots, for each [name or null, kind]; event, whether a request takes a slot or
+//   ends; said, what happens, in words.
 
 globalThis.qwenlab = globalThis.qwenlab || {};
 
@@ -23,7 +23,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   const number = (count) => NUMBERS[count] ?? String(count);
   const capital = (text) => text[0].toUpperCase() + text.slice(1);
   const verb = (subjects, word) => (subjects.length === 1 ? `${word}s` : word);
-
+  const by_arrival = (a, b) => a.arrives - b.arrives;
   const named = (entries) => qwenlab.drawing.listed(entries.map(({ name }) => name));
 
   // --- The run, without a page -------------------------------------------------------------------
@@ -35,27 +35,26 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       this.strategy = strategy;
       this.slots = slots;
       this.entries = []; // those that have been sent, in order of arrival
-      this.coming = requests.map((asked) => ({ ...asked }));
-      this.coming.sort((a, b) => a.arrives - b.arrives);
+      this.coming = [...requests].sort(by_arrival);
       this.frames = [];
       this.passes = 0; // how often the model has been called
     }
 
     // Sends a request now: the next step may admit it.
     send({ name, text }) {
-      this.coming.unshift({ name, text, arrives: this.frames.length });
+      this.coming.push({ name, text, arrives: this.frames.length });
+      this.coming.sort(by_arrival); // behind those sent before the same step
     }
 
     // Hands the engine what has arrived. If it has nothing else to do, the next one comes at once.
     submit_arrived() {
       while (this.coming.length > 0) {
-        const [{ text, arrives }] = this.coming;
-        if (arrives > this.frames.length && this.engine.has_unfinished()) {
+        if (this.coming[0].arrives > this.frames.length && this.engine.has_unfinished()) {
           return;
         }
-        const prompt = this.tokenizer.chat([{ role: "user", content: text }]);
-        const request = this.engine.submit(prompt, { max_new_tokens: MOST });
         const asked = this.coming.shift();
+        const prompt = this.tokenizer.chat([{ role: "user", content: asked.text }]);
+        const request = this.engine.submit(prompt, { max_new_tokens: MOST });
         this.entries.push({ ...asked, request, slot: null, joined: null, ended: null });
       }
     }
@@ -73,7 +72,8 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       joined.forEach((entry) => {
         entry.joined ??= step;
       });
-      const ended = this.entries.filter((entry) => entry.ended === null && entry.request.finish_reason);
+      const running = this.entries.filter((entry) => entry.ended === null);
+      const ended = running.filter(({ request }) => request.finish_reason !== null);
       ended.forEach((entry) => {
         entry.ended = step;
       });
@@ -143,7 +143,8 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       });
     }
     const free = before === undefined ? "" : "Every slot is free. ";
-    const slots = joined.length === 1 ? "slot 0" : `slots 0 to ${joined.length - 1}`;
+    const numbers = qwenlab.drawing.listed(range(joined.length));
+    const slots = joined.length === 1 ? "slot 0" : `slots ${numbers}`;
     const prompts = joined.length === 1 ? "its prompt is" : "their prompts are";
     const wait = waiting.length > 0 ? `, and ${named(waiting)} ${verb(waiting, "wait")}` : "";
     return [`${free}${named(joined)} ${verb(joined, "take")} ${slots}, ${prompts} read${wait}.`];
@@ -161,16 +162,17 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     }
     const going = still_going(run, slots);
     const next = waiting.slice(0, strategy === "continuous" ? ended.length : run.slots);
-    const [its, row, slot] = ended.length === 1 ? ["Its", "row is", "slot stays"] : ["Their", "rows are", "slots stay"];
     if (next.length > 0 && (strategy === "continuous" || going.length === 0)) {
       return `${said} ${named(next)} ${verb(next, "come")} next.`;
     }
+    const one = ended.length === 1;
+    const empty = one ? "Its slot stays empty" : "Their slots stay empty";
     if (strategy === "continuous") {
-      return `${said} ${its} ${slot} empty, because nobody waits.`;
+      return `${said} ${empty}, because nobody waits.`;
     }
+    const computed = one ? "Its row is computed on" : "Their rows are computed on";
     const until = `until ${named(going)} ${going.length === 1 ? "has" : "have"} stopped`;
-    const then = strategy === "static" ? `${row} computed on` : `${slot} empty`;
-    return `${said} ${its} ${then} ${until}.`;
+    return `${said} ${strategy === "static" ? computed : empty} ${until}.`;
   }
 
   // Nobody comes or ends.
@@ -195,10 +197,11 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 
   // What the whole run took.
   function summary(run) {
-    const { steps, wasted, idle } = run.counts;
+    const { steps, passes, wasted, idle } = run.counts;
     const answers = run.entries.length === 1 ? "The answer is" : "All answers are";
+    const took = `${steps} steps, ${passes} passes of the model`;
     const spent = `${wasted} were wasted and ${idle} idle`;
-    return `${answers} here after ${steps} steps: of ${steps * run.slots} row-steps ${spent}.`;
+    return `${answers} here after ${took}. Of ${steps * run.slots} row-steps ${spent}.`;
   }
 
   const is = (name, kind) => (slot) => slot[0] === name && slot[1] === kind;
@@ -219,15 +222,17 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   const NOTHING = { prefill: 0, decode: 0, wasted: 0, idle: 0 };
 
   const STYLE = `
-.qwl-stage.qwl-queue>*{margin-bottom:5px}
+.qwl-stage.qwl-queue>*{margin-bottom:4px}
 .qwl-queue .qwl-controls{gap:6px 8px}
 .qwl-queue .qwl-main{min-width:6.6em;padding:2px 8px}
 .qwl-queue .qwl-bar-of-buttons span{padding:3px 8px}
-.qwl.qwl .qwl-queue .qwl-figure{min-height:146px;margin-bottom:2px}
-.qwl-counts{display:flex;flex-wrap:wrap;gap:0 12px;justify-content:space-between;
-align-items:center;font-size:12px}
-.qwl-queue .qwl-requests{height:calc(26px*var(--lines))}
-@media(max-width:600px){.qwl-queue .qwl-requests{height:calc(46px*var(--lines))}
+.qwl.qwl .qwl-queue .qwl-figure{min-height:142px;margin-bottom:2px}
+.qwl-queue .qwl-requests{height:calc(25px*var(--lines))}
+.qwl.qwl .qwl-queue .qwl-requests li{min-height:25px}
+.qwl-last{display:flex;flex-wrap:wrap;gap:4px 16px;justify-content:space-between;
+align-items:center}
+.qwl-last .qwl-send{flex:1 1 20em;max-width:24em}
+@media(max-width:600px){.qwl-queue .qwl-requests{height:calc(45px*var(--lines))}
 .qwl.qwl .qwl-queue .qwl-sentence{min-height:4.2em}}
 `;
 
@@ -256,21 +261,22 @@ align-items:center;font-size:12px}
       this.grid = stage.grid("What each slot does, step by step", { steps: true });
       this.grid.caption.className = "qwl-words"; // the label of its box
       this.legend = stage.legend();
-      this.took = element("span");
-      this.counts = element("div", { className: "qwl-counts" }, this.legend, this.took);
+      this.took = element("small", { className: "qwl-took" });
       this.list = element("ol", { className: "qwl-requests" });
       this.own = stage.field("Your own", "", null);
       this.own.input.placeholder = "17+25+3?";
       this.own.input.addEventListener("keydown", ({ key }) => key === "Enter" && this.send());
       this.send_button = stage.button("Send", () => this.send());
       const send = element("div", { className: "qwl-send" }, this.own, this.send_button);
+      const last = element("div", { className: "qwl-last" }, send, this.took);
       prompts.forEach((text) => this.add_request(text, 0));
       this.list.style.setProperty("--lines", prompts.length); // more of them scroll
 
       const buttons = [this.play_button, this.step_button, this.again_button];
       const head = stage.controls(...buttons, this.strategy, this.slots);
-      stage.add(element("style", {}, STYLE), head, this.grid, this.counts, stage.sentence);
-      stage.add(this.list, send);
+      stage.add(element("style", {}, STYLE), head, this.grid, this.legend, stage.sentence);
+      stage.add(this.list, last);
+      stage.root.inert = true; // until the model is there
     }
 
     // --- What the reader does
@@ -328,8 +334,9 @@ align-items:center;font-size:12px}
 
     invitation() {
       const names = this.requests.map(({ name }) => name);
-      const slots = this.slots.value === "1" ? "one slot" : `${number(Number(this.slots.value))} slots`;
-      return `${capital(number(names.length))} requests and ${slots}: press Play.`;
+      const slots = this.slots.value === "1" ? "slot" : "slots";
+      const how_many = number(Number(this.slots.value));
+      return `${capital(number(names.length))} requests and ${how_many} ${slots}: press Play.`;
     }
 
     play_or_pause() {
@@ -443,6 +450,7 @@ align-items:center;font-size:12px}
   qwenlab.widget("queue", async (stage) => {
     const widget = new QueueWidget(stage);
     [widget.model, widget.tokenizer] = await stage.bring();
+    stage.root.inert = false;
     widget.restart();
   });
   Object.assign(qwenlab, { QueueRun });

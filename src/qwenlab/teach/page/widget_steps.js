@@ -50,8 +50,8 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     }
   }
 
-  // One rectangle of prompts and new tokens, computed anew at every step: it gives what a loop gives
-  // that keeps pads in its cache. (Rows that have stopped are left out, since they change nothing.)
+  // One rectangle of prompts and new tokens, computed anew at every step. Its tokens are those of a
+  // loop that keeps pads in its cache. Rows that have stopped are left out, for nothing needs them.
   class Rectangle {
     constructor(model, tokenizer, prompts, pads) {
       this.model = model;
@@ -206,17 +206,19 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     const together = run.frames.length;
     const one_by_one = run.alone.reduce((sum, ids) => sum + ids.length, 0);
     if (wrong.length > 0) {
-      return `${named(wrong)} did not get what the prompt gets alone.`;
+      const prompts = wrong.length === 1 ? "its prompt gets" : "their prompts get";
+      return `${named(wrong)} did not get what ${prompts} alone.`;
     }
-    return `Each row got what its prompt gets alone, in ${together} steps instead of ${one_by_one}.`;
+    const instead = `in ${together} steps instead of ${one_by_one}`;
+    return `Each row got what its prompt gets alone, ${instead}.`;
   }
 
   // --- On the page -------------------------------------------------------------------------------
 
   const PADS = [
-    ["hidden", "left, hidden"],
-    ["dropped", "left, later seen"],
-    ["right", "right"],
+    ["hidden", "hidden"],
+    ["dropped", "seen by new tokens"],
+    ["right", "on the right"],
   ];
   const STYLE = `
 .qwl-stage.qwl-steps>*{margin-bottom:5px}
@@ -243,6 +245,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       const head = stage.controls(this.pads);
       stage.add(element("style", {}, STYLE), this.player, head, this.grid, this.legend);
       stage.add(stage.sentence, this.list);
+      stage.root.inert = true; // until the model is there
     }
 
     add_line(text, b) {
@@ -265,7 +268,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 
     show(step) {
       const { run } = this;
-      while (run.frames.length <= step) {
+      while (run.frames.length <= step && !run.is_done()) {
         run.step();
       }
       const frames = run.frames.slice(0, step + 1);
@@ -313,6 +316,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   qwenlab.widget("steps", async (stage) => {
     const widget = new StepsWidget(stage);
     [widget.model, widget.tokenizer] = await stage.bring();
+    stage.root.inert = false;
     widget.restart();
   });
   Object.assign(qwenlab, { StepsRun });
