@@ -49,6 +49,21 @@ def chromium():
         browser.close()
 
 
+def open_page(chromium, address: str, **options):
+    """A tab without a network, and what it complains of."""
+    context = chromium.new_context(offline=True, **options)
+    page = context.new_page()
+    complaints = []
+    page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "request",
+        lambda r: complaints.append(r.url) if not r.url.startswith(("file:", "data:")) else None,
+    )
+    page.goto(address)
+    return page, complaints
+
+
 class Watch:
     """A tab that keeps what went wrong, and what it asked of others than the site."""
 

@@ -12,7 +12,7 @@ from html import escape
 import numpy as np
 import pytest
 import torch
-from browser import FLAGS
+from browser import FLAGS, open_page
 from helpers import HYBRID, SHAPE, count, random_model, rectangle
 from site_files import CHROMIUM, SITE, built_pages, missing
 
@@ -92,21 +92,6 @@ def chromium():
         opened = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
         yield opened
         opened.close()
-
-
-def open_page(chromium, address: str, **options):
-    """A tab without a network, and what it complains of."""
-    context = chromium.new_context(offline=True, **options)
-    page = context.new_page()
-    complaints = []
-    page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on(
-        "request",
-        lambda r: complaints.append(r.url) if not r.url.startswith(("file:", "data:")) else None,
-    )
-    page.goto(address)
-    return page, complaints
 
 
 def ask(page, function: str, argument):

@@ -18,6 +18,18 @@ MAX_PAGE = 600_000  # bytes of a page with its pictures
 MAX_WIDGETS = 400_000  # bytes of widget HTML in a page
 
 
+EXECUTED_PROSE = """---
+jupytext: {text_representation: {extension: .md, format_name: myst}}
+kernelspec: {display_name: Python 3, name: python3}
+---
+# A page of prose
+
+```{code-cell} python3
+print(6 * 7)
+```
+"""
+
+
 def small_book(folder, cell):
     """A book with our _config.yml, one page of prose and one notebook with one cell."""
     for name in ("_config.yml", "_static", "assets"):
@@ -53,6 +65,7 @@ def test_a_failing_cell_fails_the_build_twice_in_a_row(tmp_path):
 
 def test_a_good_cell_passes_and_launch_addresses_are_notebooks(tmp_path):
     small_book(tmp_path, "1/1")
+    (tmp_path / "book" / "page.md").write_text(EXECUTED_PROSE)
     set_repository(tmp_path, URL, "main")
     run = build(tmp_path, "-W", "-n", "--keep-going")
     assert run.returncode == 0, run.stdout + run.stderr
@@ -66,6 +79,7 @@ def test_a_good_cell_passes_and_launch_addresses_are_notebooks(tmp_path):
         return [link for link in links if "mybinder.org" in link or "colab.research" in link]
 
     assert launches("book/page.html") == []  # Colab cannot open prose
+    assert "42" in (tmp_path / "_build" / "html" / "book" / "page.html").read_text(encoding="utf-8")
     binder, colab = sorted(launches("notebooks/01-one-cell.html"), key=lambda link: "colab" in link)
     assert (
         binder

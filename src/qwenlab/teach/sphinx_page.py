@@ -10,6 +10,8 @@ older library, and redirects old addresses.
 - Models that run in the page (`page_model`) are written once into _static/qwenlab/, with their
   scripts. A page loads no more than loader.js until a widget asks for one. `qwenlab_page_models`
   in _config.yml names the models: shipped ones, or folders of checkpoints.
+- A page of prose may have cells that are executed. It gets no launch buttons for that: Colab and
+  Binder open notebooks only.
 """
 
 import hashlib
@@ -59,6 +61,7 @@ def setup(app: "Sphinx") -> dict[str, bool]:
     app.add_config_value("qwenlab_moved", {}, "html")
     app.add_config_value("qwenlab_page_models", ["tiny", "tiny-hybrid"], "html")
     app.add_js_file("qwenlab/loader.js")
+    app.connect("html-page-context", drop_launch_buttons, priority=100)  # before the theme
     app.connect("build-finished", restore)
     app.connect("build-finished", write_moved)
     app.connect("build-finished", write_page_models)
@@ -74,6 +77,12 @@ def drop_stale_cache(app: "Sphinx", config: "Config") -> None:
         shutil.rmtree(cache, ignore_errors=True)
         cache.mkdir(parents=True)
         key.write_text(config.qwenlab_library)
+
+
+def drop_launch_buttons(app: "Sphinx", page: str, *_: object) -> None:
+    """Makes the theme take executed prose for prose, not for a notebook."""
+    if page in app.env.all_docs and Path(app.env.doc2path(page)).suffix != ".ipynb":
+        app.env.metadata[page].pop("kernelspec", None)
 
 
 def write_moved(app: "Sphinx", error: Exception | None) -> None:

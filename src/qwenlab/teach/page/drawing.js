@@ -31,7 +31,7 @@
 //   button(text, press, main=false)               .disable(yes), .text = "..."
 //   player({count, show, delay})                  play, pause, step back, step, for a run of
 //       count() steps: show(step) draws one; .go(step), .play(), .pause(), .step, .playing
-//   grid(label, {pick, steps})  a rectangle of cells: see Grid
+//   grid(label, {pick, steps, tight})  a rectangle of cells: see Grid
 //   bars(label, count)          as many bars of probabilities: see Bars
 //   legend()                    .draw(counts): how many row-steps of each kind
 //   answer()                    .draw(text): an answer in one line, its end in view
@@ -80,16 +80,17 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   // --- Pictures --------------------------------------------------------------------------------
 
   // Rows of cells under labels. `pick(i, j)` makes each cell a button, reached by mouse, touch and
-  // arrow keys. `steps`: cells as narrow as a timeline's.
+  // arrow keys. `steps`: cells as narrow as a timeline's; `tight`: as narrow as their text.
   class Grid {
-    constructor(label, { pick = null, steps = false } = {}) {
+    constructor(label, { pick = null, steps = false, tight = false } = {}) {
       this.pick = pick;
       this.at = [0, 0]; // the cell that Tab reaches
       this.head = element("tr");
       this.body = element("tbody");
       this.lines = []; // {line, label, cells} of each row
-      const kind = `qwl-grid${steps ? " steps" : ""}${pick ? " qwl-pick" : ""}`;
-      this.table = element("table", { className: kind }, element("thead", {}, this.head));
+      const kinds = ["qwl-grid", steps && "steps", pick && "qwl-pick", tight && "qwl-tight"];
+      const className = kinds.filter(Boolean).join(" ");
+      this.table = element("table", { className }, element("thead", {}, this.head));
       this.table.append(this.body);
       this.box = element("div", { className: "qwl-box" }, this.table);
       if (pick) {
@@ -173,6 +174,14 @@ globalThis.qwenlab = globalThis.qwenlab || {};
         const right = cell.offsetLeft + cell.offsetWidth + 8;
         const left = Math.max(0, right - this.box.clientWidth);
         this.box.scrollLeft = left;
+      }
+    }
+
+    // Scrolls so that this column is in the middle of what is seen.
+    centre(column) {
+      const cell = this.lines[0]?.cells[column];
+      if (cell) {
+        this.box.scrollLeft = cell.offsetLeft - this.box.clientWidth / 2;
       }
     }
 

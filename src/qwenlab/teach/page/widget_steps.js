@@ -272,13 +272,15 @@ globalThis.qwenlab = globalThis.qwenlab || {};
         run.step();
       }
       const frames = run.frames.slice(0, step + 1);
+      const at_end = run.is_done() && frames.length === run.frames.length;
       this.draw_rows(frames);
       const counts = { prefill: 0, decode: 0, wasted: 0 };
       frames.forEach(({ rows }) => rows.forEach(({ kind }) => (counts[kind] += 1)));
       this.legend.draw(counts);
       this.lines.forEach((line, b) => this.draw_line(line, frames, b));
-      this.stage.say(frames.at(-1).said);
-      this.player.forward.disable(run.is_done() && frames.length === run.frames.length);
+      const astray = frames.some(({ rows }) => rows.some(({ differs }) => differs));
+      this.stage.say(frames.at(-1).said, astray ? "bad" : at_end ? "good" : "");
+      this.player.forward.disable(at_end);
     }
 
     draw_rows(frames) {
