@@ -7,6 +7,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from site_files import CHROMIUM, SITE, built_pages, missing
 
+from qwenlab.teach.in_page import page_model, page_scripts
+
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -62,6 +64,21 @@ def open_page(chromium, address: str, **options):
     )
     page.goto(address)
     return page, complaints
+
+
+def write_widget_page(folder, name: str, **options) -> str:
+    """A page that holds one widget, as the site has it, scripts and weights beside it. Its
+    address, as a file."""
+    for file, script in page_scripts().items():
+        (folder / file).write_text(script, encoding="utf-8")
+    model = page_model("tiny")
+    (folder / "model-tiny.js").write_text(model.script(), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QWENLAB_PAGE", "1")
+        shown = model.widget(name, **options)._repr_html_()
+    head = '<!doctype html><meta charset="utf-8"><script src="loader.js"></script>'
+    (folder / "page.html").write_text(head + shown, encoding="utf-8")
+    return (folder / "page.html").as_uri()
 
 
 class Watch:

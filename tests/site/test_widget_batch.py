@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from browser import DESK, TELEPHONE, open_page
+from browser import DESK, TELEPHONE, open_page, write_widget_page
 from site_files import SITE, built_pages
 
 import qwenlab
 from qwenlab.evaluation import extract_answer
-from qwenlab.teach.in_page import page_model, page_scripts
 
 pytestmark = pytest.mark.browser
 
@@ -26,15 +25,7 @@ def loaded():
 def folder(tmp_path_factory):
     """A page with the widget, as the site has it: scripts and weights lie beside it."""
     folder = tmp_path_factory.mktemp("batch")
-    for name, script in page_scripts().items():
-        (folder / name).write_text(script, encoding="utf-8")
-    model = page_model("tiny")
-    (folder / "model-tiny.js").write_text(model.script(), encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QWENLAB_PAGE", "1")
-        shown = model.widget("batch", prompts=PROMPTS, still="The still.")._repr_html_()
-    head = '<!doctype html><meta charset="utf-8"><script src="loader.js"></script>'
-    (folder / "page.html").write_text(head + shown, encoding="utf-8")
+    write_widget_page(folder, "batch", prompts=PROMPTS, still="The still.")
     return folder
 
 

@@ -39,8 +39,9 @@
 // A cell is {kind, text, title, marked, level}; kind as in heatmaps.py: t a real token, p a pad,
 // a allowed, m masked, n NaN, v and g numbers with a level 0..100, f prefill, d decode, u wasted,
 // i idle, o nothing. `title` is what a pointer that rests on it is told; marked: outlined.
-// qwenlab.drawing.token_cell(tokenizer, id, real) makes one from a token, and step_cell(kind, text,
-// more) one of a timeline. qwenlab.drawing.listed(words) is "A, B and C".
+// qwenlab.drawing has token_cell(tokenizer, id, real), which makes one from a token, step_cell(kind,
+// text, more), which makes one of a timeline, chat_cells(tokenizer, ids, real), which makes a line
+// from a chat, rectangle, which pads, and listed(words), "A, B and C".
 
 globalThis.qwenlab = globalThis.qwenlab || {};
 
@@ -75,6 +76,36 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   function token_cell(tokenizer, id, real = true) {
     const text = token_text(tokenizer.decode([id]));
     return real ? { kind: "t", text, title: `token ${id}` } : { kind: "p", text: "", title: "pad" };
+  }
+
+  // The cells of one chat with its pads. The chat format's tokens are the same in every prompt, so
+  // each stretch of them takes one cell, ⋯.
+  function chat_cells(tokenizer, ids, real) {
+    const end_id = tokenizer.control.get("<|im_end|>");
+    const empty = tokenizer.chat([{ role: "user", content: "" }]);
+    const before = empty.indexOf(end_id); // <|im_start|>, user and a newline
+    const behind = empty.length - before;
+    const cells = ids.map((id, t) => token_cell(tokenizer, id, real[t]));
+    const first = real.indexOf(true);
+    const folded = (count) => {
+      return { kind: "t", text: "⋯", title: `${count} tokens of the chat format` };
+    };
+    cells.splice(ids.indexOf(end_id, first), behind, folded(behind));
+    cells.splice(first, before, folded(before));
+    return cells;
+  }
+
+  // Prompts with their pads on one side, and `extra` columns of pads: ids and which of them are
+  // real, both (B, T).
+  function rectangle(prompts, side, pad_id, extra = 0) {
+    const width = extra + Math.max(...prompts.map((ids) => ids.length));
+    const with_pads = (row, value) => {
+      const pads = new Array(width - row.length).fill(value);
+      return side === "left" ? [...pads, ...row] : [...row, ...pads];
+    };
+    const input_ids = prompts.map((ids) => with_pads(ids, pad_id));
+    const real = prompts.map((ids) => with_pads(ids.map(() => true), false));
+    return [input_ids, real];
   }
 
   // --- Pictures --------------------------------------------------------------------------------
@@ -266,9 +297,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
         const token = element("span", { className: text ? "qwl-token" : "" }, text);
         const said = element("span", { className: "qwl-percent" }, percent);
         line.append(token, element("span", { className: "qwl-track" }, bar), said);
-        if (note) {
-          line.append(element("span", { className: "qwl-note" }, note));
-        }
+        line.append(element("span", { className: "qwl-note" }, note));
         lines.push(line);
       }
       this.list.replaceChildren(...lines);
@@ -627,6 +656,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     }
   }
 
-  const drawing = { element, token_text, token_cell, step_cell, most_probable_bars, listed };
+  const drawing = { element, token_text, token_cell, step_cell, chat_cells, rectangle };
+  Object.assign(drawing, { most_probable_bars, listed });
   Object.assign(qwenlab, { widget, mount, drawing });
 })(globalThis.qwenlab);

@@ -7,21 +7,11 @@
 (function (qwenlab) {
   "use strict";
 
-  const { element, token_cell } = qwenlab.drawing;
+  const { element, token_cell, chat_cells, rectangle } = qwenlab.drawing;
   const PACE = 110; // milliseconds a step
   const CAPTION = "What the model gets → what it generates";
 
   // --- What is computed ------------------------------------------------------------------------
-
-  // The rectangle of the prompts: ids and which of them are real, both (B, T).
-  function rectangle(prompts, side, pad_id) {
-    const [left, on_the_left] = qwenlab.left_pad(prompts, pad_id);
-    if (side === "left") {
-      return [left, on_the_left];
-    }
-    const on_the_right = on_the_left.map((row) => row.toReversed());
-    return [qwenlab.right_pad(prompts, pad_id), on_the_right];
-  }
 
   // Greedy generation for a rectangle, as a plain loop does it: the next token of every row is
   // read off the last column. One pass of the model yields one id a row. `hidden`: no query sees a
@@ -102,8 +92,6 @@
     let turn = 0; // a later act ends an earlier run
     let rows = []; // what is drawn: {prompt: cells, answer: ids, stopped, alone}
     const [model, tokenizer] = await stage.bring();
-    const start = 3; // the chat format's tokens before the question: <|im_start|>, user, newline
-    const end_id = tokenizer.control.get("<|im_end|>");
     prepare();
 
     // Ids of each prompt, or null after saying what is missing.
@@ -131,7 +119,8 @@
         ? rectangle(ids, side_choice.value, tokenizer.pad_id)
         : [ids, ids.map((row) => row.map(() => true))];
       rows = input_ids.map((row, b) => {
-        return { prompt: prompt_cells(row, real[b]), answer: [], stopped: false, alone: null };
+        const prompt = chat_cells(tokenizer, row, real[b]);
+        return { prompt, answer: [], stopped: false, alone: null };
       });
       draw();
       const padded = real.flat().filter((yes) => !yes).length;
@@ -148,20 +137,6 @@
       const how = seen_choice.value === "hidden" ? "hidden from every token" : "read as text";
       const from = "Each answer goes on from its outlined cell";
       return `One rectangle: ${where}, ${how}. ${from}. Press Run.`;
-    }
-
-    // The chat format's tokens are the same in every prompt, so each stretch takes one cell.
-    function prompt_cells(ids, real) {
-      const cells = ids.map((id, t) => token_cell(tokenizer, id, real[t]));
-      const first = real.indexOf(true);
-      const last = real.lastIndexOf(true);
-      const close = ids.lastIndexOf(end_id, last);
-      const folded = (count) => {
-        return { kind: "t", text: "⋯", title: `${count} tokens of the chat format` };
-      };
-      cells.splice(close, last - close + 1, folded(last - close + 1));
-      cells.splice(first, start, folded(start));
-      return cells;
     }
 
     function draw(newest = null) {

@@ -56,11 +56,8 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     constructor(model, tokenizer, prompts, pads) {
       this.model = model;
       this.sees_pads = pads === "dropped";
-      [this.input_ids, this.real] = qwenlab.left_pad(prompts, tokenizer.pad_id);
-      if (pads === "right") {
-        this.input_ids = qwenlab.right_pad(prompts, tokenizer.pad_id);
-        this.real = this.real.map((row) => row.slice().reverse());
-      }
+      const side = pads === "right" ? "right" : "left";
+      [this.input_ids, this.real] = qwenlab.drawing.rectangle(prompts, side, tokenizer.pad_id);
       this.width = this.input_ids[0].length;
     }
 
