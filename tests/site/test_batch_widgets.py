@@ -6,13 +6,12 @@ import re
 
 import pytest
 import torch
-from browser import DESK, TELEPHONE, Watch
+from browser import DESK, TELEPHONE, Watch, write_widget_page
 from bs4 import BeautifulSoup
 from helpers import count
 
 import qwenlab
-from qwenlab.teach import fixed_slots, page_model, timeline
-from qwenlab.teach.in_page import page_scripts
+from qwenlab.teach import fixed_slots, timeline
 
 pytestmark = pytest.mark.browser
 
@@ -29,34 +28,28 @@ def tiny():
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A page for each widget, as on the site, and the scripts beside it."""
-    made = tmp_path_factory.mktemp("widgets")
-    for name, script in page_scripts().items():
-        (made / name).write_text(script, encoding="utf-8")
-    tiny = page_model("tiny")
-    (made / "model-tiny.js").write_text(tiny.script(), encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QWENLAB_PAGE", "1")
-        shown = {
-            "queue": tiny.widget("queue", prompts=POOL[:5], slots=3, strategies=STRATEGIES),
-            "steps": tiny.widget("steps", prompts=BATCH),
-        }
-        for name, widget in shown.items():
-            head = '<!doctype html><meta charset="utf-8"><script src="loader.js"></script>'
-            (made / f"{name}.html").write_text(head + widget._repr_html_(), encoding="utf-8")
+def folders(tmp_path_factory):
+    """A page for each widget, in a folder of its own."""
+    options = {
+        "queue": {"prompts": POOL[:5], "slots": 3, "strategies": STRATEGIES},
+        "steps": {"prompts": BATCH},
+    }
+    made = {}
+    for name, own in options.items():
+        made[name] = tmp_path_factory.mktemp(name)
+        write_widget_page(made[name], name, **own)
     return made
 
 
 @pytest.fixture
-def open_widget(chromium, folder):
+def open_widget(chromium, folders):
     """Opens a widget's page in a tab of its own, which must stay silent and ask nobody."""
     tabs = []
 
     def open_one(name):
-        watch = Watch(chromium, folder.as_uri() + "/")
+        watch = Watch(chromium, folders[name].as_uri() + "/")
         tabs.append(watch)
-        page = watch.open(f"{name}.html")
+        page = watch.open("page.html")
         page.wait_for_selector("[data-state=ready]")
         return page
 

@@ -39,9 +39,9 @@
 // A cell is {kind, text, title, marked, level}; kind as in heatmaps.py: t a real token, p a pad,
 // a allowed, m masked, n NaN, v and g numbers with a level 0..100, f prefill, d decode, u wasted,
 // i idle, o nothing. `title` is what a pointer that rests on it is told; marked: outlined.
-// qwenlab.drawing has token_cell(tokenizer, id, real), which makes one from a token, step_cell(kind,
-// text, more), which makes one of a timeline, chat_cells(tokenizer, ids, real), which makes a line
-// from a chat, rectangle, which pads, and listed(words), "A, B and C".
+// qwenlab.drawing has token_cell(tokenizer, id, real), which makes one from a token,
+// step_cell(kind, text, more), which makes one of a timeline, chat_cells(tokenizer, ids, real),
+// which makes a line from a chat, rectangle, which pads, and listed(words), "A, B and C".
 
 globalThis.qwenlab = globalThis.qwenlab || {};
 
