@@ -10,7 +10,7 @@ from helpers import random_model
 from qwenlab import Engine, generate
 from qwenlab.engine.results import Event
 from qwenlab.engine.scheduler import POLICIES
-from qwenlab.teach import explore, image, palette, timeline
+from qwenlab.teach import explore, fixed_slots, image, palette, timeline
 
 EVENTS = [
     (0, 0, 0, "prefill"),
@@ -51,6 +51,46 @@ def test_requests_over_steps_with_what_they_sampled():
         [("▸x", "f"), ("⏎", "d"), ("␣z", "d"), ("", "o")],
         [("▸u", "f"), ("v", "d"), ("×B", "u"), ("", "o")],
         [("", "o"), ("", "o"), ("", "o"), ("▸w", "f")],
+    ]
+
+
+@pytest.mark.parametrize("strategy", POLICIES)
+def test_fixed_slots_keep_each_request_where_it_began_and_change_nothing_else(strategy):
+    draw = random.Random(strategy)
+    model = random_model()
+    for _ in range(5):
+        caps = [draw.randint(1, 9) for _ in range(draw.randint(1, 8))]
+        run = generate(
+            model,
+            [[1]] * len(caps),
+            max_new_tokens=caps,
+            stop=(),
+            slots=draw.randint(1, 4),
+            strategy=strategy,
+        )
+        fixed = fixed_slots(run)
+        slots_of = {}
+        for request in range(len(caps)):
+            slots_of[request] = {slot for _, slot, who, _ in fixed if who == request}
+        assert all(len(slots) == 1 for slots in slots_of.values())
+        assert sorted((step, str(who), kind) for step, _, who, kind in fixed) == sorted(
+            (event.step, str(event.request), event.kind) for event in run.stats.events
+        )
+
+
+def test_fixed_slots_take_the_lowest_free_slot():
+    moved = [
+        (0, 0, 0, "prefill"),
+        (0, 1, 1, "prefill"),
+        (0, 2, 2, "prefill"),
+        (1, 0, 2, "decode"),  # 0 and 1 have left
+        (1, 1, 3, "prefill"),
+        (1, 2, None, "idle"),
+    ]
+    assert fixed_slots(moved)[3:] == [
+        (1, 0, 3, "prefill"),
+        (1, 1, None, "idle"),
+        (1, 2, 2, "decode"),
     ]
 
 

@@ -1,5 +1,5 @@
-"""What lessons show and how answers are checked: heatmap, timeline, curve, side_by_side, image,
-explore, page_model, check, stored.
+"""What lessons show and how answers are checked: heatmap, timeline, fixed_slots, curve,
+side_by_side, image, explore, page_model, check, stored.
 
 Nothing heavy is loaded here: only the calls that need matplotlib or ipywidgets import them.
 """
@@ -11,6 +11,7 @@ _HOME = {
     "check": "checking",
     "curve": "curves",
     "explore": "exploring",
+    "fixed_slots": "timelines",
     "heatmap": "heatmaps",
     "image": "pictures",
     "page_model": "in_page",

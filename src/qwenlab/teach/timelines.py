@@ -1,8 +1,9 @@
 """`timeline`: which request was in which slot at which step, and which row-steps were useful, drawn
-as a heatmap."""
+as a heatmap. `fixed_slots`: the same run with each request in one slot until it ends."""
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from qwenlab.teach.heatmaps import Cell, Heatmap, token_text
@@ -112,6 +113,30 @@ def timeline(
     size = f"{len(lines)} {by}s over {len(steps)} steps"
     alt = alt or f"{title or 'Timeline'}: {size}; {_legend(counts)}."
     return Timeline(cells, labels, list(map(str, steps)), title, alt, counts)
+
+
+def fixed_slots(run: Any) -> list[tuple]:
+    """A run's events, for `timeline`, with each request in the slot that it took until it ends.
+
+    The engine moves rows together in its state when a request leaves, which says nothing about
+    who waited for whom. Here a request takes the lowest slot that is free. run: as for `timeline`.
+    """
+    events = []
+    slot_of = {}  # by request
+    recorded = list(getattr(getattr(run, "stats", run), "events", run))
+    for step, entries in groupby(recorded, lambda event: event[0]):
+        entries = list(entries)
+        kind_of = {request: kind for _, _, request, kind in entries}
+        kind_of.pop(None, None)  # an empty slot
+        slot_of = {request: slot for request, slot in slot_of.items() if request in kind_of}
+        for request in sorted(kind_of.keys() - slot_of.keys()):
+            free = set(range(len(entries))) - set(slot_of.values())
+            slot_of[request] = min(free)
+        request_in = {slot: request for request, slot in slot_of.items()}
+        for slot in range(len(entries)):
+            request = request_in.get(slot)
+            events.append((step, slot, request, kind_of.get(request, "idle")))
+    return events
 
 
 def _partly(events: Sequence[tuple]) -> set[tuple[int, int]]:

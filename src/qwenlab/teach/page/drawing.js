@@ -33,12 +33,15 @@
 //       count() steps: show(step) draws one; .go(step), .play(), .pause(), .step, .playing
 //   grid(label, {pick, steps, tight})  a rectangle of cells: see Grid
 //   bars(label, count)          as many bars of probabilities: see Bars
+//   legend()                    .draw(counts): how many row-steps of each kind
+//   answer()                    .draw(text): an answer in one line, its end in view
 //   pause(milliseconds)         promises to come back; at once if the stage is calm
 // A cell is {kind, text, title, marked, level}; kind as in heatmaps.py: t a real token, p a pad,
 // a allowed, m masked, n NaN, v and g numbers with a level 0..100, f prefill, d decode, u wasted,
 // i idle, o nothing. `title` is what a pointer that rests on it is told; marked: outlined.
 // qwenlab.drawing has token_cell(tokenizer, id, real), which makes one from a token,
-// chat_cells(tokenizer, ids, real), which makes a line from a chat, and rectangle, which pads.
+// step_cell(kind, text, more), which makes one of a timeline, chat_cells(tokenizer, ids, real),
+// which makes a line from a chat, rectangle, which pads, and listed(words), "A, B and C".
 
 globalThis.qwenlab = globalThis.qwenlab || {};
 
@@ -318,6 +321,60 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     });
   }
 
+  // What a slot does in a step: the kind of its cell, and the sign before its text.
+  const STEP_KINDS = {
+    prefill: ["f", "▸"],
+    decode: ["d", ""],
+    wasted: ["u", "×"],
+    idle: ["i", "·"],
+  };
+
+  // The cell of a timeline, as in timelines.py: what a slot does in one step.
+  function step_cell(kind, text, more = {}) {
+    const [style, sign] = STEP_KINDS[kind];
+    return { kind: style, text: sign + text, ...more };
+  }
+
+  // How many row-steps of each kind, below a timeline.
+  class Legend {
+    constructor() {
+      this.root = element("div", { className: "qwl-legend" });
+    }
+
+    // counts: {prefill: 3, ...}
+    draw(counts) {
+      const entries = Object.entries(counts).map(([kind, count]) => {
+        const [style, sign] = STEP_KINDS[kind];
+        const sample = element("td", { className: style }, sign);
+        const row = element("tr", {}, sample, element("th", {}, `${kind}: ${count}`));
+        return element("table", { className: "qwl-grid steps", role: "presentation" }, row);
+      });
+      this.root.replaceChildren(...entries);
+    }
+  }
+
+  // An answer in one line, whose end stays in view: the thought, then what is in the box.
+  class Answer {
+    constructor() {
+      this.thought = element("span");
+      this.boxed = element("b");
+      this.root = element("span", { className: "qwl-answer" }, this.thought, this.boxed);
+    }
+
+    draw(text) {
+      const [thought, boxed] = text.replaceAll(/<\/?think>/g, "").split("\\boxed");
+      this.thought.textContent = thought.trim().replaceAll(/\n+/g, " ⏎ ");
+      this.boxed.textContent = boxed === undefined ? "" : `→ ${boxed.replaceAll(/[{}]/g, "")}`;
+      this.thought.scrollLeft = this.thought.scrollWidth;
+    }
+  }
+
+  // "A, B and C"
+  function listed(words) {
+    const last = words.at(-1) ?? "";
+    return words.length > 1 ? `${words.slice(0, -1).join(", ")} and ${last}` : last;
+  }
+
   // --- Controls --------------------------------------------------------------------------------
 
   class Choice {
@@ -562,6 +619,14 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       return new Bars(label, count);
     }
 
+    legend() {
+      return new Legend();
+    }
+
+    answer() {
+      return new Answer();
+    }
+
     pause(milliseconds) {
       return new Promise((resolve) => setTimeout(resolve, this.calm ? 0 : milliseconds));
     }
@@ -591,7 +656,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     }
   }
 
-  const drawing = { element, token_text, token_cell, chat_cells, rectangle };
-  drawing.most_probable_bars = most_probable_bars;
+  const drawing = { element, token_text, token_cell, step_cell, chat_cells, rectangle };
+  Object.assign(drawing, { most_probable_bars, listed });
   Object.assign(qwenlab, { widget, mount, drawing });
 })(globalThis.qwenlab);
