@@ -7,13 +7,12 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
-from browser import DESK, TELEPHONE, open_page
+from browser import DESK, TELEPHONE, open_page, write_widget_page
 from lesson_cells import code_cells
 from site_files import SITE, built_pages
 
 from qwenlab.model.attention import repeat_heads
 from qwenlab.model.softmax import VARIANTS, masked_softmax
-from qwenlab.teach.in_page import page_scripts
 
 pytestmark = pytest.mark.browser
 
@@ -28,25 +27,16 @@ MOST = 12  # tokens of an answer
 @pytest.fixture(scope="module")
 def firsts(tmp_path_factory):
     """Each lesson's names after its first cells, and the address of a page with its widget."""
-    folder = tmp_path_factory.mktemp("widgets")
-    for name, script in page_scripts().items():
-        (folder / name).write_text(script, encoding="utf-8")
     found = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QWENLAB_PAGE", "1")
-        for widget, lesson in LESSONS.items():
-            names = {}
-            for cell, source in code_cells(lesson).items():
-                exec(source.replace("\npage_model(", "\nshown = page_model("), names)
-                if cell == "hero":
-                    break
-            html = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width">\n\
-                <script src="loader.js"></script>{names["shown"]._repr_html_()}'
-            path = folder / f"{widget}.html"
-            path.write_text(f"<!doctype html>{html}", encoding="utf-8")
-            found[widget] = (names, path.as_uri())
-        weights = found["mask"][0]["shown"].model.script()
-    (folder / "model-tiny.js").write_text(weights, encoding="utf-8")
+    for widget, lesson in LESSONS.items():
+        recorded = {}
+        names = {"record": lambda name, kept=recorded, **options: kept.update({name: options})}
+        for cell, source in code_cells(lesson).items():
+            exec(source.replace('page_model("tiny").widget(', "record("), names)
+            if cell == "hero":
+                break
+        address = write_widget_page(tmp_path_factory.mktemp(widget), widget, **recorded[widget])
+        found[widget] = (names, address)
     return found
 
 

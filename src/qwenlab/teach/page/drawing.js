@@ -261,7 +261,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       return;
     }
     shown.look = look;
-    const white = "vg".includes(kind) && level > 55;
+    const white = (kind === "v" && level >= 71) || (kind === "g" && level >= 93); // as ink_on
     shown.className = `${kind}${white ? " w" : ""}${marked ? " x" : ""}`;
     shown.textContent = text;
     shown.title = title;

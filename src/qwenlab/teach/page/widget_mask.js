@@ -139,6 +139,7 @@ outline-offset:-4px}
 .qwl.qwl .qwl-mask-all{gap:4px 22px}
 .qwl-mask-next{flex:1 1 220px;max-width:420px}
 .qwl-mask-next .qwl-track{position:relative}
+.qwl-mask-next .qwl-note{display:none}
 .qwl-mask-right{position:absolute;top:-2px;bottom:-2px;width:3px;margin-left:-1px;\
 background:var(--qwl-ink)}
 .qwl-mask-line{display:flex;flex-wrap:wrap;gap:2px;align-content:flex-start;min-height:54px}
