@@ -1,5 +1,7 @@
 """The widget of four prompts shows what the library computes, from a page opened as a file."""
 
+from html import escape
+
 import pytest
 import torch
 from browser import DESK, TELEPHONE, open_page, write_widget_page
@@ -7,6 +9,7 @@ from site_files import SITE, built_pages
 
 import qwenlab
 from qwenlab.evaluation import extract_answer
+from qwenlab.teach.in_page import page_model
 
 pytestmark = pytest.mark.browser
 
@@ -223,3 +226,26 @@ def test_the_first_page_opens_on_it_and_nothing_jumps(chromium, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert complaints == []
     page.context.close()
+
+
+def test_live_an_output_brings_all_that_it_needs(chromium, tmp_path, monkeypatch):
+    """In a sandboxed frame of its own, as some notebooks show outputs."""
+    monkeypatch.delenv("QWENLAB_PAGE", raising=False)
+    output = escape(page_model("tiny").widget("batch", prompts=PROMPTS)._repr_html_())
+    framed = f'<meta charset="utf-8"><iframe sandbox="allow-scripts" srcdoc="{output}"></iframe>'
+    (tmp_path / "output.html").write_text(framed, encoding="utf-8")
+    page, complaints = open_page(
+        chromium, (tmp_path / "output.html").as_uri(), reduced_motion="reduce"
+    )
+    frame = page.frames[1]
+    frame.wait_for_selector(".qwl-page[data-state=ready]")
+    frame.locator(".qwl-main").click()
+    frame.wait_for_function(OVER)
+    assert frame.locator(".qwl-verdict").last.inner_text() == "38 ✓ right"
+    assert complaints == []
+    page.context.close()
+
+
+def test_a_widget_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="no widget 'bach', expected one of batch, "):
+        page_model("tiny").widget("bach")
