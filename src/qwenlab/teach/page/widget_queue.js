@@ -217,7 +217,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   const LETTERS = "ABCDEFGHIJ"; // as many requests as can be sent
   const MOST_SLOTS = 4;
   const PACE = 110; // milliseconds from one step to the next
-  const REST = 1600; // after a step in which a request comes or ends, so that it can be read
+  const REST = 1300; // after a step in which a request comes or ends, so that it can be read
 
   const NOTHING = { prefill: 0, decode: 0, wasted: 0, idle: 0 };
 
