@@ -111,7 +111,7 @@ def test_the_first_turn_is_what_generate_says_and_turns_draw_anew(model):
     chat = qwenlab.Chat(model, SMALL, 3, **options)
     assert chat.send(texts) == [SMALL.decode(ids) for ids in result.token_ids]
     chat.send(texts)
-    assert [request.stream for request in chat.requests] == [(5, row, 1) for row in range(3)]
+    assert [request.rng_key for request in chat.requests] == [(5, row, 1) for row in range(3)]
 
 
 def test_no_token_is_read_twice(model):
@@ -120,7 +120,7 @@ def test_no_token_is_read_twice(model):
     read = []
 
     def note(batch, **options):
-        read.append(sum(batch.num_tokens))
+        read.append(sum(batch.num_new_tokens))
         return compute(batch, **options)
 
     compute = model.compute

@@ -130,7 +130,7 @@ def test_random_workloads(name, block, monkeypatch):
     exceeded, no slot lost."""
     if block % 2:
         monkeypatch.setattr(
-            attention, "WORTH_A_PART", 2**12
+            attention, "BYTES_PER_CALL", 2**12
         )  # attention in parts, small as these models are
     preempted = sum(
         Workload(family(name), random.Random(seed)).run()
@@ -367,7 +367,7 @@ def test_another_engine_s_request_is_refused(dense):
         for use in (mine.cancel, mine.stream):
             with pytest.raises(
                 ValueError,
-                match=r"^request 0 is not this engine's: expected one that its submit returned$",
+                match=r"^request 0 is not this engine's: expected a request returned by this engine's",
             ):
                 use(request)
         yours.run()
@@ -543,7 +543,7 @@ def test_a_decode_step_moves_and_makes_nothing(model):
         ({"slots": 0}, "slots is 0, expected a whole number of at least 1"),
         ({"chunk": 0}, "chunk is 0"),
         ({"token_budget": 1}, "token_budget is 1, expected a whole number of at least 2"),
-        ({"token_budget": 64, "strategy": "static"}, "token_budget needs finished rows to leave"),
+        ({"token_budget": 64, "strategy": "static"}, "token_budget needs a strategy that frees"),
         (
             {"strategy": "magic"},
             "strategy is 'magic', expected one of sequential, static, early-stop, continuous",

@@ -23,7 +23,9 @@ def test_the_options_travel_as_one_object(dense):
     assert request.params == other.params and request.token_ids == other.token_ids
     with pytest.raises(AttributeError):
         params.top_k = 3
-    with pytest.raises(ValueError, match="submit got params, and top_k beside it"):
+    with pytest.raises(
+        ValueError, match=r"^pass either params or options, not both \(got params and top_k\)$"
+    ):
         engine.submit([1], params, top_k=2)
 
 

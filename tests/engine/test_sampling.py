@@ -21,7 +21,7 @@ from qwenlab.engine.sampling import (
 
 
 def request(index=0, prompt=(1,), **options):
-    return Request(index, list(prompt), params=SamplingParams(**options), stream=(3, index, 0))
+    return Request(index, list(prompt), params=SamplingParams(**options), rng_key=(3, index, 0))
 
 
 def slow_kept(logits, temperature, top_k, top_p):

@@ -71,9 +71,9 @@ class Script:
             prompt = beginning + [rng.randrange(9) for _ in range(rng.randint(1, 70))]
             prompts += [prompt] * self.n
         self.strategy = rng.choice(list(POLICIES))
-        self.slots = POLICIES[self.strategy].most or rng.randint(1, 6)
+        self.slots = POLICIES[self.strategy].max_slots or rng.randint(1, 6)
         self.budget = None
-        if POLICIES[self.strategy].leave and rng.random() < 0.5:
+        if POLICIES[self.strategy].frees_slots_early and rng.random() < 0.5:
             self.budget = max(map(len, prompts)) + rng.randint(1, 60)
         self.requests = []
         for index, prompt in enumerate(prompts):
@@ -85,7 +85,7 @@ class Script:
             self.requests.append(Request(index, prompt, **own))
         if rng.random() < 0.7:
             share(self.requests, self.n, everybody=bool(beginning))
-        chunk = rng.randint(1, 40) if POLICIES[self.strategy].join else 10**6
+        chunk = rng.randint(1, 40) if POLICIES[self.strategy].admits_while_running else 10**6
         self.scheduler = Scheduler(self.slots, self.strategy, self.budget, chunk)
         self.device = Slots(self.slots)
         self.arrivals = sorted(rng.randint(0, 9) for _ in self.requests)
@@ -200,16 +200,16 @@ def test_a_plan_is_a_value_that_later_steps_leave_as_it_is():
     scheduler = Scheduler(slots=2, chunk=4)
     scheduler.add(new_request(0, 6))
     first = scheduler.schedule()
-    kinds = first.kinds()
+    kinds = first.slot_kinds()
     assert first.prefill == ((scheduler.running[0], 0, 0, 4),) and first.sampled == ()
     scheduler.update(first, [], [])
     second = scheduler.schedule()
     scheduler.update(second, [7], [-1.0])
     third = scheduler.schedule()
     assert [plan.prefill_tokens for plan in (first, second, third)] == [4, 2, 0]
-    assert third.decode == ((scheduler.running[0], 0),) and kinds == first.kinds()
-    assert first.kinds() == second.kinds() == [(0, "prefill"), (None, "idle")]
-    assert third.kinds() == [(0, "decode"), (None, "idle")]
+    assert third.decode == ((scheduler.running[0], 0),) and kinds == first.slot_kinds()
+    assert first.slot_kinds() == second.slot_kinds() == [(0, "prefill"), (None, "idle")]
+    assert third.slot_kinds() == [(0, "decode"), (None, "idle")]
     with pytest.raises(AttributeError):
         third.decode = ()
 

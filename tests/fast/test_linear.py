@@ -120,7 +120,7 @@ def test_what_is_remembered_does_not_grow_with_the_lengths_of_prompts():
     weight = torch.ones(6, 8)
     for rows in range(1, 400):
         linear.product(torch.ones(rows, 8), weight)
-    assert len(linear.known) <= len(linear.STEPS) + 1
+    assert len(linear.known) <= len(linear.ROW_COUNTS) + 1
 
 
 @torch.no_grad()
@@ -184,7 +184,7 @@ def test_a_measurement_is_short_and_its_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(
         torch.Tensor, "new_ones", lambda self, *size: made.append(new_ones(self, *size)) or made[-1]
     )
-    clock = itertools.count(step=linear.SECONDS)  # each look at it finds the time spent
+    clock = itertools.count(step=linear.MEASURE_SECONDS)  # each look at it finds the time spent
     monkeypatch.setattr(linear, "perf_counter", lambda: next(clock))
     calls = []
 
@@ -196,4 +196,4 @@ def test_a_measurement_is_short_and_its_memory_is_bounded(monkeypatch):
     weight = torch.ones(20_000, 256)  # 20 MB
     linear.choose(4, weight)
     assert len(calls) == 4 * len(linear.KERNELS)
-    assert sum(t.nbytes for t in made) < 1.1 * linear.COLD
+    assert sum(t.nbytes for t in made) < 1.1 * linear.COLD_BYTES

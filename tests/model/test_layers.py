@@ -48,10 +48,10 @@ def test_eager_softmax_is_float32_whatever_the_dtype(monkeypatch):
     assert attention.eager(q, k, k, mask, 0.3).dtype == BF16 and seen == [torch.float32]
 
 
-@pytest.mark.parametrize("few", [fast.FEW, 0], ids=["head by head", "grouped"])
+@pytest.mark.parametrize("few", [fast.GROUP_ABOVE, 0], ids=["head by head", "grouped"])
 def test_the_fast_step_and_sdpa_compute_what_eager_does(few, monkeypatch):
     """One query after five keys, or three, each seeing its own past; a step also without a mask."""
-    monkeypatch.setattr(fast, "FEW", few)
+    monkeypatch.setattr(fast, "GROUP_ABOVE", few)
     for batch, queries in [(2, 1), (2, 3), (2, 5), (20, 1)]:
         k, q = torch.randn(batch, 2, 5, 8), torch.randn(batch, 4, queries, 8)
         mask = attention.causal_mask(queries, 5)[None, None]

@@ -120,7 +120,7 @@ def test_rows_of_unlike_length_attend_in_parts(model, seed, monkeypatch):
     rng = random.Random(seed)
     prompts = [[rng.randrange(300) for _ in range(rng.choice([3, 9, 40, 90]))] for _ in range(9)]
     asked = []
-    monkeypatch.setattr(attention, "WORTH_A_PART", 2**13)
+    monkeypatch.setattr(attention, "BYTES_PER_CALL", 2**13)
     one_query = attention.one_query
 
     def watched(q, k, *rest):

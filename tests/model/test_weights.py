@@ -31,7 +31,7 @@ def shard(folder, tensors):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_round_trip_single_and_sharded(tmp_path, tied):
-    model = random_model(tie_word_embeddings=tied)
+    model = random_model(tie_word_embeddings=tied, fast=False)
     save_weights(model, tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     assert ("lm_head.weight" in tensors) is not tied
@@ -59,7 +59,7 @@ def test_dtype_conversion(tmp_path):
 
 
 def test_a_tied_file_may_carry_the_embedding_as_its_head_too(tmp_path):
-    model = random_model()
+    model = random_model(fast=False)
     tensors = dict(model.state_dict())
     embedding = tensors["model.embed_tokens.weight"]
     tensors["lm_head.weight"] = embedding.clone()
@@ -76,7 +76,7 @@ def test_a_tied_file_may_carry_the_embedding_as_its_head_too(tmp_path):
 
 @pytest.mark.parametrize("change", [1e-3, torch.inf, None])
 def test_a_tied_model_does_not_ignore_another_head(tmp_path, change):
-    tensors = dict(random_model().state_dict())
+    tensors = dict(random_model(fast=False).state_dict())
     head = tensors["model.embed_tokens.weight"].clone()
     head[-1, -1] += change or 0
     tensors["lm_head.weight"] = head if change else head[:-1]
@@ -92,7 +92,7 @@ def test_a_tied_model_does_not_ignore_another_head(tmp_path, change):
     "name", ["model.rotary_emb.inv_freq", "model.layers.0.self_attn.rotary_emb.inv_freq"]
 )
 def test_stored_frequencies_are_not_surplus(tmp_path, name):
-    model = random_model()
+    model = random_model(fast=False)
     save_file({**model.state_dict(), name: torch.ones(16)}, tmp_path / "model.safetensors")
     other = Model(random_config())
     assert load_weights(other, tmp_path) == [name]
@@ -100,7 +100,7 @@ def test_stored_frequencies_are_not_surplus(tmp_path, name):
 
 
 def test_all_misfits_in_one_error_and_nothing_taken(tmp_path):
-    tensors = dict(random_model().state_dict())
+    tensors = dict(random_model(fast=False).state_dict())
     tensors["model.layers.0.mlp.extra"] = torch.ones(2)
     tensors["model.norm.weight"] = torch.ones(65)
     del tensors["model.layers.1.self_attn.q_norm.weight"]
@@ -121,11 +121,11 @@ def test_all_misfits_in_one_error_and_nothing_taken(tmp_path):
 )
 def test_quantised_tensors_are_not_taken_for_weights(tmp_path, dtype, name):
     """Without its scales such a tensor gives wrong numbers in silence."""
-    tensors = dict(random_model().state_dict())
+    tensors = dict(random_model(fast=False).state_dict())
     tensors["model.norm.weight"] = tensors["model.norm.weight"].to(dtype)
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(WeightsError, match=f"quantised: model.norm.weight {name}"):
-        load_weights(random_model(), tmp_path, torch.float32)
+        load_weights(random_model(fast=False), tmp_path, torch.float32)
 
 
 def test_many_missing_are_counted(tmp_path):

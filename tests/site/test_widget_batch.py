@@ -178,7 +178,14 @@ def test_it_is_worked_by_keyboard_and_says_what_happens(chromium, folder):
     page.wait_for_function(OVER)
     assert page.locator(".qwl-verdict").last.inner_text() == "56 ✓ right"
     assert page.locator("input[value=left]").is_checked()
-    assert page.locator("[aria-live=polite][role=status]").count() == 1
+    live = page.locator("[aria-live=polite][role=status]")
+    assert live.count() == 1
+    page.get_by_label("Prompt 1").fill("6+6?")
+    assert live.count() == 0  # not at every key
+    page.keyboard.press("Enter")
+    page.wait_for_function(OVER)
+    assert page.locator(".qwl-verdict").first.inner_text() == "12 ✓ right"
+    assert live.count() == 1
     assert complaints == []
     page.context.close()
 
@@ -203,6 +210,29 @@ def test_a_missing_model_is_one_line_and_the_still_stays(chromium, folder, tmp_p
     page.wait_for_selector(".qwl-page[data-state=failed]")
     assert "model-tiny.js can't be loaded" in page.locator(".qwl-sentence").inner_text()
     assert page.locator(".qwl-still").is_visible()
+    page.context.close()
+
+
+WAIT = """<script>
+const bring = qwenlab.bring;
+qwenlab.bring = (name) => new Promise((resolve) => (qwenlab.go = resolve)).then(() => bring(name));
+</script>"""
+
+
+def test_nothing_can_be_pressed_before_the_model_is_there(chromium, folder):
+    slow = (
+        (folder / "page.html")
+        .read_text(encoding="utf-8")
+        .replace("</script>", "</script>" + WAIT, 1)
+    )
+    (folder / "slow.html").write_text(slow, encoding="utf-8")
+    page, complaints = open_page(chromium, (folder / "slow.html").as_uri())
+    page.wait_for_function("typeof qwenlab.go === 'function'")
+    page.evaluate("document.querySelector('.qwl-main').focus()")
+    assert page.evaluate("document.activeElement.tagName") == "BODY"
+    page.evaluate("qwenlab.go()")
+    page.wait_for_selector(".qwl-page[data-state=ready]")
+    assert complaints == []
     page.context.close()
 
 

@@ -67,7 +67,7 @@ def set_case(page, prompts, side, more) -> None:
     for row, (question, begun) in enumerate(prompts):
         page.get_by_label(f"Question {row + 1}").fill(question)
         page.get_by_label(f"Start of answer {row + 1}").fill(begun)
-    page.get_by_label("pads more").fill(str(more))
+    page.get_by_label("extra pads").fill(str(more))
     page.locator(f"input[value={side}]").check()
 
 
@@ -106,7 +106,7 @@ def test_lesson_02_opens_on_it_and_nothing_jumps(chromium, width):
     page.wait_for_selector(".qwl-page[data-state=ready]")
     heights = {before["height"], widget.bounding_box()["height"]}
     page.locator("input[value=left]").check()
-    page.get_by_label("pads more").fill("12")
+    page.get_by_label("extra pads").fill("12")
     heights.add(widget.bounding_box()["height"])
     assert len(heights) == 1, heights
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -196,9 +196,9 @@ class Chat:
                     f"conversation {row} would hold {len(ids)} tokens with this turn: no room for "
                     f"an answer in a context of {limit}"
                 )
-            turn = self.requests[row].stream[2] + 1 if self.requests[row] else 0
-            stream = (*self.streams[row], turn)
-            requests.append(new_request(self.model, ids, self.params, index=row, stream=stream))
+            turn = self.requests[row].rng_key[2] + 1 if self.requests[row] else 0
+            rng_key = (*self.streams[row], turn)
+            requests.append(new_request(self.model, ids, self.params, index=row, rng_key=rng_key))
         return requests
 
     def _turn_ids(self, text: str, first: bool) -> list[int]:

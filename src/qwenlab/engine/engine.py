@@ -51,16 +51,17 @@ class Engine:
     """Answers requests as they come, at most `slots` at once.
 
     Each output equals that prompt's output at batch size 1. token_budget: the most tokens, of
-    prompts and answers, that the slots may hold together (None = no limit). Before a step could
-    exceed it, the youngest request is preempted; later its prompt and its answer so far are
-    prefilled again, and it goes on as if nothing had happened. chunk: the most tokens that a slot
-    prefills per step, so that a long prompt doesn't keep the others waiting.
+    prompts and answers, that the slots may hold together (None = no limit). It bounds memory, not
+    the tokens computed per step, as vLLM's max_num_batched_tokens does. Before a step could exceed
+    it, the youngest request is preempted; later its prompt and its answer so far are prefilled
+    again, and it goes on as if nothing had happened. chunk: the most tokens that a slot prefills
+    per step, so that a long prompt doesn't keep the others waiting.
 
     strategy and sampler are those of `generate`; strategies other than "continuous" prefill prompts
-    whole. With a `state` of the caller's, a request runs in the slot that its index names: what the
-    slot holds is the beginning of the prompt and isn't prefilled again. `stats` counts from the
-    start; unless the caller passes its own, it has the events of the last 128 steps. Raises
-    ValueError naming the option and what was expected.
+    whole. With a `state` of the caller's, request i runs in slot i: what the slot holds already is
+    the beginning of the prompt and isn't prefilled again. `stats` counts from the start; unless the
+    caller passes its own, it has the events of the last 128 steps. Raises ValueError naming the
+    option and what was expected.
     """
 
     def __init__(
@@ -88,23 +89,22 @@ class Engine:
         whole(chunk, "chunk", 1)
         if token_budget is not None:
             whole(token_budget, "token_budget", 2)  # a prompt of one token, and one new token
-            if not policy.leave:
+            if not policy.frees_slots_early:
                 raise ValueError(
-                    "token_budget needs finished rows to leave, and strategy "
-                    f"{strategy!r} keeps them"
+                    f"token_budget needs a strategy that frees finished rows; {strategy!r} does not"
                 )
-        if not policy.join:
+        if not policy.admits_while_running:
             chunk = model.config.max_position_embeddings
-        slots = min(slots, policy.most or slots)
+        slots = min(slots, policy.max_slots or slots)
         self.model = model
         self.sampler = checked(sampler) if sampler else sample
         self.scheduler = Scheduler(slots, strategy, token_budget, chunk, pinned=state is not None)
         self.runner = Runner(model, slots, state)
         self.stats = Stats(plans=deque(maxlen=KEPT_STEPS)) if stats is None else stats
         self.began = perf_counter()
-        self.stepping = False  # within a step
-        # Marks this engine's requests. The engine itself would live, and hold its state, as long as
-        # any of them.
+        self.stepping = False  # True while a step runs
+        # Marks this engine's requests. If they referred to the engine instead, it would live, and
+        # hold its state, as long as any of them.
         self.key = object()
 
     @property
@@ -131,22 +131,24 @@ class Engine:
     ) -> Request:
         """Queues a prompt; its answer grows in `token_ids` until it has a `finish_reason`.
 
-        `params`, or the options of SamplingParams by name. The seed alone names the random numbers,
-        so the answer is that of generate(model, [prompt], seed=[seed]). `on_token(index, token_id)`
-        is called for every id but a stop id; if it raises, this request ends with "error" and a
-        warning. Times count from here. Raises ValueError for a wrong option, and for a prompt that
-        leaves no room for a new token, with its length and the limit.
+        Pass either `params`, or the options of SamplingParams by name. Random numbers depend only
+        on the seed, so the answer equals that of generate(model, [prompt], seed=[seed]).
+        `on_token(index, token_id)` is called for every id but a stop id; if it raises, this request
+        ends with "error" and a warning. Times count from here. Raises ValueError for a wrong
+        option, and for a prompt that leaves no room for a new token, with its length and the limit.
         """
         if params is None:
             params = SamplingParams(**options, of="prompt 0")
         elif options:
-            raise ValueError(f"submit got params, and {', '.join(options)} beside it")
+            raise ValueError(
+                f"pass either params or options, not both (got params and {', '.join(options)})"
+            )
         request = new_request(
             self.model,
             prompt,
             params,
             self.token_budget,
-            stream=(params.seed, 0, 0),
+            rng_key=(params.seed, 0, 0),
             on_token=on_token,
         )
         request.index = self.scheduler.num_arrived
@@ -160,7 +162,7 @@ class Engine:
         Raises ValueError if it was added to an engine before, if it could outgrow the token budget,
         or if the slot that its index names in a caller's state doesn't suit it.
         """
-        if request.engine is not None:
+        if request.engine_key is not None:
             raise ValueError(f"request {request.index} was added to an engine before")
         most = len(request.prompt) + request.max_tokens
         if self.token_budget is not None and most > self.token_budget:
@@ -170,8 +172,8 @@ class Engine:
             )
         held = 0
         if self.scheduler.pinned:
-            held = self.runner.held(request)
-        request.engine = self.key
+            held = self.runner.num_held_tokens(request)
+        request.engine_key = self.key
         self.scheduler.add(request, held)
         self.stats.requests += 1
         self.stats.finished = self.scheduler.num_finished
@@ -206,9 +208,9 @@ class Engine:
         plan = self.scheduler.schedule()
         logits = self.runner.execute(plan)
         tokens, logprobs = self.sample(logits, plan.sampled)
-        outputs = self.scheduler.update(plan, tokens, logprobs)
+        changed = self.scheduler.update(plan, tokens, logprobs)
         self.stats.record(plan, perf_counter() - started)
-        return self.report(outputs)
+        return self.report(changed)
 
     @torch.inference_mode()
     def sample(
@@ -226,31 +228,38 @@ class Engine:
         self.runner.keep(token_ids, requests)
         return token_ids.tolist(), logprobs.tolist()  # the one place that waits for the device
 
-    def report(self, outputs: list[RequestOutput]) -> list[RequestOutput]:
-        """Calls each request's on_token, counts the new tokens, and warns of errors."""
-        self.call_on_token(outputs)
+    def report(self, requests: list[Request]) -> list[RequestOutput]:
+        """Calls each request's on_token, counts the new tokens, and warns of errors.
+
+        Returns the requests, each of which is its own output.
+        """
+        self.call_on_token(requests)
         self.stats.finished = self.scheduler.num_finished
-        sampled = self.stats.sampled_tokens + self.scheduler.num_unreported()
-        # One statement: an interruption between two could count the same tokens twice.
+        sampled = self.stats.sampled_tokens + self.scheduler.num_unreported_tokens
+        # One statement, so that no token is counted twice: Python handles Ctrl-C only at calls and
+        # loops, and there is neither between these two assignments.
         self.stats.sampled_tokens, self.scheduler.unreported = sampled, {}
-        for output in outputs:
-            if output.error:
-                warnings.warn(output.error, stacklevel=2)
-        return outputs
+        for request in requests:
+            if request.error:
+                warnings.warn(request.error, stacklevel=2)
+        return requests
 
     def call_on_token(self, requests: Iterable[Request]) -> None:
-        """Calls on_token for each new token. If it raises, its own request ends with "error"."""
+        """Calls on_token for each new token, at most once even if an exception interrupts this.
+
+        If on_token raises, its own request ends with "error".
+        """
         for request in requests:
-            while request.untold:
+            while request.undelivered:
                 try:
-                    # One line, so that an interruption before it leaves the token untold.
-                    request.on_token(request.index, request.token_ids[request.untold.pop(0)])
+                    # Popped first: an interrupted on_token may have taken the token already.
+                    request.on_token(request.index, request.token_ids[request.undelivered.pop(0)])
                 except Exception as error:
                     what = f"its on_token raised {type(error).__name__}: {error}"
                     self.scheduler.finish(request, "error", what)
 
     def recover(self) -> None:
-        """After an interrupted step: drops half-recorded tokens, and calls on_token for the others.
+        """After an interrupted step: drops half-recorded tokens, calls on_token for complete ones.
 
         The next step returns the requests that have them, and recovers again if it is interrupted.
         """
@@ -306,10 +315,10 @@ class Engine:
             )
 
     def check_own(self, request: Request) -> None:
-        if request.engine is not self.key:
+        if request.engine_key is not self.key:
             raise ValueError(
-                f"request {request.index} is not this engine's: expected one that its "
-                "submit returned"
+                f"request {request.index} is not this engine's: expected a request returned by "
+                "this engine's submit (or passed to its add_request)"
             )
 
 

@@ -38,10 +38,11 @@ def generate(
 
     Each output equals that prompt's output at batch size 1. `n` answers per prompt:
     `result[i * n + k]` is sample k of prompt i. max_new_tokens, stop, temperature, top_k, top_p,
-    repetition_penalty and seed take one value, or one per prompt. stop=None: the checkpoint's own
-    stop ids, (): none. temperature 0 is greedy; top_k 0 and top_p 1 keep every id. Sample k of
-    prompt i draws from stream (seed, i, k), or (seed[i], 0, k) with a list.
-    `sampler(logits (R, V) float32, requests) -> ids (R,)` replaces our own.
+    repetition_penalty and seed take one value, or one per prompt. stop takes token ids, not text
+    (vLLM: stop_token_ids); None: the checkpoint's own, (): none. temperature 0 is greedy; top_k 0
+    and top_p 1 keep every id. Sample k of prompt i draws from stream (seed, i, k), or
+    (seed[i], 0, k) with a list. `sampler(logits (R, V) float32, requests) -> ids (R,)` replaces our
+    own.
 
     strategy: "sequential" (one by one), "static" (a batch stays together until its longest answer
     ends), "early-stop" (finished rows leave) or "continuous" (and waiting prompts take their

@@ -1,4 +1,4 @@
-"""From ragged prompts to a rectangle: padded on the left for readers, on the right in the model."""
+"""From ragged prompts to a rectangle: padded on the left for callers, on the right in the model."""
 
 from collections.abc import Sequence
 

@@ -1,8 +1,7 @@
-"""A prefix that several prompts share is read once: by one request, for all of them.
+"""A prefix that several prompts share is prefilled once: by one request, for all of them.
 
-The slot of the request that read it is copied. Keys and values could be cut out of a longer row
-too, but the recurrent state of a linear layer can't, so the copy is made at the very end of the
-prefix.
+The slot of that request is copied. Keys and values could be cut out of a longer row too, but the
+recurrent state of a linear layer can't, so the copy is made at the very end of the prefix.
 """
 
 from collections.abc import Collection
@@ -20,7 +19,7 @@ class Prefix:
             request.prefixes.append(self)
 
     def leave(self, request: Request) -> None:
-        """The request has read it, or never will."""
+        """The request has prefilled or copied it, or never will."""
         self.users.discard(request)
         request.prefixes.remove(self)
 
@@ -28,16 +27,16 @@ class Prefix:
 def share(requests: list[Request], n: int, everybody: bool = False) -> None:
     """Lets the n samples of each prompt share it, and, if `everybody`, all prompts their beginning.
 
-    Sample k of prompt i is requests[i * n + k]. Each request still reads at least the last token of
-    its prompt itself, for the logits after it.
+    Sample k of prompt i is requests[i * n + k]. Each request still prefills at least the last token
+    of its prompt itself, for the logits after it.
     """
     groups = [requests[i : i + n] for i in range(0, len(requests), n)]
     if everybody:
         groups.append(requests)  # last, so that a request's prefixes get shorter along its list
     for group in groups:
-        readers = [request for request in group if request.max_tokens]  # the others never prefill
-        if len(readers) > 1 and (length := common_length(readers)):
-            Prefix(length, readers)
+        users = [request for request in group if request.max_tokens]  # the others never prefill
+        if len(users) > 1 and (length := common_length(users)):
+            Prefix(length, users)
 
 
 def common_length(requests: list[Request]) -> int:
@@ -50,7 +49,7 @@ def common_length(requests: list[Request]) -> int:
     return shortest
 
 
-def unread(request: Request, num_tokens: int) -> list[Prefix]:
+def longer_than(request: Request, num_tokens: int) -> list[Prefix]:
     """Those of the request's prefixes that its first `num_tokens` tokens don't contain."""
     return [prefix for prefix in request.prefixes if prefix.length > num_tokens]
 
@@ -64,18 +63,18 @@ def longest_saved(request: Request, saved: Collection[Prefix]) -> Prefix | None:
 
 
 def is_held_back(
-    request: Request, saved: Collection[Prefix], being_read: Collection[Prefix]
+    request: Request, saved: Collection[Prefix], being_prefilled: Collection[Prefix]
 ) -> bool:
-    """Whether the request should wait, because another is reading a prefix that it could copy."""
+    """Whether the request should wait until another has prefilled a prefix that it could copy."""
     for prefix in request.prefixes:
         if prefix in saved:
             return False
-        if prefix in being_read:
+        if prefix in being_prefilled:
             return True
     return False
 
 
-def leave_read(request: Request) -> None:
+def leave_held(request: Request) -> None:
     """Leaves the prefixes that the request's slot holds by now."""
     for prefix in list(request.prefixes):
         if prefix.length <= request.num_computed_tokens:

@@ -17,7 +17,7 @@ def new_request(
     token_budget: int | None = None,
     *,
     index: int = 0,
-    stream: tuple[int, int, int] = (0, 0, 0),
+    rng_key: tuple[int, int, int] = (0, 0, 0),
     on_token: Callable[[int, int], None] | None = None,
 ) -> Request:
     """A request whose prompt and answer stay within the model's context, and within token_budget.
@@ -42,7 +42,7 @@ def new_request(
         params=params,
         max_tokens=min(params.max_new_tokens, room),
         stop_ids=model.stop_ids if params.stop is None else params.stop,
-        stream=stream,
+        rng_key=rng_key,
         on_token=on_token,
     )
 
@@ -77,7 +77,7 @@ def make_requests(
                 params=params,
                 max_tokens=first.max_tokens,
                 stop_ids=first.stop_ids,
-                stream=(params.seed, 0 if seed_per_prompt else i, k),
+                rng_key=(params.seed, 0 if seed_per_prompt else i, k),
                 on_token=on_token,
             )
             requests.append(request)

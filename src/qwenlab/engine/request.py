@@ -12,10 +12,11 @@ from qwenlab.errors import whole
 class SamplingParams:
     """What a caller asks for, for one prompt. This is the one place where the options are checked.
 
-    max_new_tokens: the most tokens to sample. stop: ids that end the answer; None = those of the
-    checkpoint, () = none. temperature 0 is greedy; top_k 0 and top_p 1 keep every id. seed names
-    the request's own random numbers. `of` says whose options these are in the error messages.
-    Raises ValueError naming the option, its value and what was expected.
+    stop: token ids, not text, that end the answer (vLLM: stop_token_ids); None = those of the
+    checkpoint, () = none. max_new_tokens: the most tokens to sample. temperature 0 is greedy; top_k
+    0 and top_p 1 keep every id. seed names the request's own random numbers. `of` says whose
+    options these are in the error messages, and isn't kept. Raises ValueError naming the option,
+    its value and what was expected.
     """
 
     max_new_tokens: int = 256
@@ -25,10 +26,10 @@ class SamplingParams:
     top_p: float = 1.0
     repetition_penalty: float = 1.0
     seed: int = 0
-    of: InitVar[str] = ""
+    of: InitVar[str] = field(default="", kw_only=True)
 
     def __post_init__(self, of: str) -> None:
-        of = of and f" of {of}"
+        of = f" of {of}" if of else ""
         for name in ("max_new_tokens", "top_k", "seed"):
             self._set(name, whole(plain(getattr(self, name)), f"{name}{of}", 0))
         self._set_within("temperature", of, "0 or more", lambda x: x >= 0)
@@ -48,9 +49,10 @@ class SamplingParams:
 class RequestOutput:
     """What is handed back for one prompt. It grows until `finish_reason` is set.
 
-    token_ids has the sampled ids without the stop id, logprobs one number per sampled token, the
-    stop id's last. finish_reason is "stop", "length", "cancelled" or "error"; `error` then says
-    what went wrong. first_token_s and seconds count from when the request was submitted.
+    token_ids has the sampled ids without the stop id. logprobs has one number for every sampled
+    token, so after a stop it is one longer than token_ids: the stop id's comes last. finish_reason
+    is "stop", "length", "cancelled" or "error"; `error` then says what went wrong. first_token_s
+    and seconds count from when the request was submitted.
     """
 
     index: int
@@ -68,26 +70,29 @@ class RequestOutput:
 class Request(RequestOutput):
     """A prompt on its way: its output so far, and what scheduler and engine need to know about it.
 
+    A request is its own output: what the engine hands back as a RequestOutput is this object.
+
     The first group of fields is fixed before the request is queued. The second belongs to the
-    scheduler and its helpers (slots, prefixes), as does the whole output; the engine sets `engine`
-    and takes places from `untold`.
+    scheduler and its helpers (slots, prefixes), as does the whole output; the engine sets
+    `engine_key` and takes indices from `undelivered`.
     """
 
     _: KW_ONLY
     params: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int = 256  # most tokens to sample, so that the whole stays within the limit
     stop_ids: frozenset[int] = frozenset()
-    stream: tuple[int, int, int] = (0, 0, 0)  # seed, request, sample: see `sampling.uniform`
+    rng_key: tuple[int, int, int] = (0, 0, 0)  # seed, request, sample: see `sampling.uniform`
     on_token: Callable[[int, int], None] | None = field(default=None, repr=False)
 
-    engine: object = field(default=None, repr=False)  # the key of the engine that has it
+    engine_key: object = field(default=None, repr=False)  # of the engine that it was added to
     arrival: int = 0  # its number in the order of arrival
     arrival_s: float = 0.0
     slot: int | None = None
     num_computed_tokens: int = 0  # how many of its tokens the slot holds
     decoding: bool = False  # the slot holds all of them, so it gets a token per step
     prefixes: list = field(default_factory=list, repr=False)  # see `prefix.Prefix`, longest first
-    untold: list[int] = field(default_factory=list, repr=False)  # places in token_ids, see on_token
+    # Indices into token_ids of what on_token hasn't received.
+    undelivered: list[int] = field(default_factory=list, repr=False)
 
     @property
     def num_tokens(self) -> int:
@@ -111,7 +116,7 @@ class Request(RequestOutput):
         complete = min(len(self.token_ids), len(self.logprobs), self.max_tokens - 1)
         del self.token_ids[complete:]
         del self.logprobs[complete:]
-        self.untold = [place for place in self.untold if place < complete]
+        self.undelivered = [place for place in self.undelivered if place < complete]
         self.stop_id = None
         self.error = None
         self.seconds = None

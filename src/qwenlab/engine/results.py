@@ -70,7 +70,7 @@ class Stats:
     @property
     def steps(self) -> list[list[tuple[int | None, str]]]:
         """What each slot did, step by step: (request or None, kind)."""
-        return [plan.kinds() for plan in self.plans]
+        return [plan.slot_kinds() for plan in self.plans]
 
     @property
     def events(self) -> list[Event]:

@@ -30,7 +30,7 @@ class Runner:
         self.token_ids: Tensor | None = None  # (S,) the ids sampled last, on the device ...
         self.sampled: tuple[Request, ...] = ()  # ... for these S requests
 
-    def held(self, request: Request) -> int:
+    def num_held_tokens(self, request: Request) -> int:
         """How many tokens of the request's prompt its slot in a caller's state holds; 0 if invalid.
 
         Raises ValueError if there is no such slot, or if it holds more than a part of the prompt.
@@ -52,7 +52,7 @@ class Runner:
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> Tensor | None:
         """Logits (S, V) float32 for the S requests of plan.sampled; None if there are none."""
-        if not plan:
+        if not plan.has_work:
             return None
         self.prepare(plan)
         decoded = self.decode(plan) if plan.decode else None

@@ -33,31 +33,31 @@ def sample(logits: Tensor, requests: Sequence[Request]) -> Tensor:
     scaled = scale(logits[index], drawing)
     if any(request.params.top_k or request.params.top_p < 1 for request in drawing):
         scaled = scaled.masked_fill(~most_probable(scaled, drawing), float("-inf"))
-    numbers = [uniform(request.stream, len(request.logprobs)) for request in drawing]
+    numbers = [uniform(request.rng_key, len(request.logprobs)) for request in drawing]
     numbers = torch.tensor(numbers, dtype=torch.float64)
     greedy[index] = inverse_cdf(scaled.softmax(-1), numbers).to(logits.device)
     return greedy
 
 
-def uniform(stream: tuple[int, int, int], place: int) -> float:
+def uniform(rng_key: tuple[int, int, int], place: int) -> float:
     """The number in [0, 1) that decides token `place` of an answer.
 
-    `stream` is (seed, request, sample). The number belongs to the token's place, so an interrupted
+    `rng_key` is (seed, request, sample). The number belongs to the token's place, so an interrupted
     step uses none up.
     """
-    return uniforms(stream, place // BLOCK)[place % BLOCK]
+    return uniforms(rng_key, place // BLOCK)[place % BLOCK]
 
 
 @lru_cache(maxsize=1024)
-def uniforms(stream: tuple[int, int, int], block: int) -> list[float]:
+def uniforms(rng_key: tuple[int, int, int], block: int) -> list[float]:
     """Block number `block` of a stream's numbers, BLOCK of them."""
-    seed, *key = stream
-    bits = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key))
+    seed, *spawn_key = rng_key
+    bits = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=spawn_key))
     return np.random.Generator(bits.advance(block * BLOCK)).random(BLOCK).tolist()
 
 
 def checked(sampler: Callable) -> Callable:
-    """A reader's own sampler, given a copy of the logits. What it returns is checked."""
+    """A custom sampler, given a copy of the logits. What it returns is checked."""
 
     def sample_and_check(logits: Tensor, requests: Sequence[Request]) -> Tensor:
         with torch.inference_mode(False), torch.no_grad():  # it may keep the logits and change them
@@ -116,10 +116,10 @@ def scale(logits: Tensor, requests: Sequence[Request]) -> Tensor:
 def most_probable(scaled: Tensor, requests: Sequence[Request]) -> Tensor:
     """(R, V) bool, True at the ids that top-k and top-p keep; in a tie the lower id comes first."""
     vocabulary = scaled.shape[1]
-    wanted = [min(request.params.top_k or vocabulary, vocabulary) for request in requests]
-    top_k = column(wanted, scaled)
+    top_ks = [min(request.params.top_k or vocabulary, vocabulary) for request in requests]
+    top_k = column(top_ks, scaled)
     top_p = column([request.params.top_p for request in requests], scaled)
-    values = scaled.topk(max(wanted), dim=-1).values  # (R, max k), highest first
+    values = scaled.topk(max(top_ks), dim=-1).values  # (R, max k), highest first
     inside = torch.arange(values.shape[1], device=scaled.device) < top_k
     probabilities = values.masked_fill(~inside, float("-inf")).softmax(-1)
     before = probabilities.cumsum(-1) - probabilities  # total of the more probable ids
@@ -127,8 +127,8 @@ def most_probable(scaled: Tensor, requests: Sequence[Request]) -> Tensor:
     count = kept.sum(-1, keepdim=True).clamp(min=1)  # (R, 1)
     threshold = values.gather(1, count - 1)
     above = scaled > threshold
-    level = scaled == threshold
-    return above | (level & (level.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
+    tied = scaled == threshold
+    return above | (tied & (tied.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
 
 
 def inverse_cdf(probabilities: Tensor, uniform: Tensor) -> Tensor:

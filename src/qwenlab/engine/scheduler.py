@@ -1,4 +1,6 @@
-"""Who runs, and in which slot. Pure Python: no tensor, no model, every decision of the engine.
+"""Who runs, and in which slot. Pure Python, without tensors or the model.
+
+The scheduler makes every decision of the engine.
 
 `schedule` moves requests between the waiting queue and the slots, and plans a step; somebody else
 executes the plan; `update` takes it back with the sampled tokens. Only `update` records progress:
@@ -8,15 +10,16 @@ because nobody knows what the slots hold, the next `schedule` preempts every req
 
 from collections import deque
 from dataclasses import dataclass
+from math import isnan
 from time import perf_counter
 
 from qwenlab.engine.prefix import (
     Prefix,
     is_held_back,
     leave_all,
-    leave_read,
+    leave_held,
+    longer_than,
     longest_saved,
-    unread,
 )
 from qwenlab.engine.request import Request
 from qwenlab.engine.slots import assign_slots, pin_slots
@@ -25,27 +28,34 @@ from qwenlab.engine.step_plan import Copy, Decode, HeldBack, Move, Prefill, Save
 
 @dataclass(frozen=True)
 class Policy:
-    """`leave`: a finished request frees its slot at once. `join`: a waiting one takes it at once.
-    `most`: the most slots, whatever was asked for."""
+    """What a strategy lets requests do."""
 
-    leave: bool
-    join: bool = False
-    most: int | None = None
+    frees_slots_early: bool  # a finished request frees its slot while others still run
+    admits_while_running: bool = False  # a waiting request takes a free slot while others still run
+    max_slots: int | None = None  # whatever was asked for
 
 
 POLICIES = {
-    "sequential": Policy(leave=True, most=1),  # one by one: what the others are compared with
-    "static": Policy(leave=False),  # a batch runs until its longest answer ends
-    "early-stop": Policy(leave=True),  # finished requests leave, the batch shrinks
-    "continuous": Policy(leave=True, join=True),  # and waiting ones take the free slots
+    # One by one: what the others are compared with.
+    "sequential": Policy(frees_slots_early=True, max_slots=1),
+    # A batch runs until its longest answer ends.
+    "static": Policy(frees_slots_early=False),
+    # Finished requests leave, so the batch shrinks.
+    "early-stop": Policy(frees_slots_early=True),
+    # And waiting requests take the free slots.
+    "continuous": Policy(frees_slots_early=True, admits_while_running=True),
 }
 
 
 class Scheduler:
     """Requests wait in order of arrival, run in a slot (a place in the state), and finish.
 
-    `admit` picks the next requests, `preempt_over_budget` sends some back, `assign` says who
-    decodes and in which slot, `plan` who prefills which tokens, `take_token` when an answer ends.
+    - `free_finished` takes the slots of finished requests away.
+    - `preempt_over_budget` sends the youngest back to the queue.
+    - `admit` picks the next requests.
+    - `assign` decides who decodes, and who gets which slot.
+    - `plan` decides who prefills which tokens.
+    - `take_token` decides when an answer ends.
 
     `running` lists the requests in slots 0..R-1, in that order: first those that decode, then those
     that still prefill, so that each kind reads its part of the state as a view. If `pinned`, a
@@ -74,11 +84,12 @@ class Scheduler:
         # Requests that `update` changed and the engine has yet to report: tokens each had before.
         self.unreported: dict[Request, int] = {}
         self.num_arrived = 0
-        self.in_flight = False  # a plan is out
-        self.regroup = False  # `running` has changed: slots must be assigned anew
+        self.in_flight = False  # True from `schedule` until `update` takes the plan back
+        self.regroup = False  # True when slots must be assigned anew, as `running` has changed
 
     @property
     def num_unfinished(self) -> int:
+        """How many requests wait or run."""
         unfinished = [r for r in self.running if r.finish_reason is None]
         return len(self.waiting) + len(unfinished)
 
@@ -86,7 +97,8 @@ class Scheduler:
     def num_finished(self) -> int:
         return self.num_arrived - self.num_unfinished
 
-    def num_unreported(self) -> int:
+    @property
+    def num_unreported_tokens(self) -> int:
         """How many tokens were sampled since the last report."""
         return sum(len(request.logprobs) - had for request, had in self.unreported.items())
 
@@ -113,7 +125,7 @@ class Scheduler:
         """Ends a request. The next step frees its slot, if the strategy lets it leave."""
         leave_all(request)
         self.regroup = True
-        request.error = error and f"request {request.index}: {error}"
+        request.error = None if error is None else f"request {request.index}: {error}"
         request.seconds = perf_counter() - request.arrival_s
         request.finish_reason = reason
         if request.slot is None and request in self.waiting:
@@ -136,7 +148,7 @@ class Scheduler:
         if not self.regroup:
             return
         finished = [r for r in self.running if r.finish_reason is not None]
-        if self.policy.leave or len(finished) == len(self.running):
+        if self.policy.frees_slots_early or len(finished) == len(self.running):
             for request in finished:
                 self.free(request, reset=not self.pinned)
             self.running = [r for r in self.running if r.slot is not None]
@@ -152,7 +164,7 @@ class Scheduler:
 
     def admit(self) -> None:
         """Admits waiting requests strictly in order: no request overtakes a long one."""
-        if self.running and not self.policy.join:
+        if self.running and not self.policy.admits_while_running:
             return
         while self.waiting and len(self.running) < self.slots:
             request = self.waiting[0]
@@ -194,10 +206,8 @@ class Scheduler:
             self.running = pin_slots(self.running)
         else:
             self.running, moves = assign_slots(self.running)
-        for move in moves:
-            self.resets.add(move.source)
-        for move in moves:
-            self.resets.discard(move.target)
+        self.resets.update(move.source for move in moves)
+        self.resets.difference_update(move.target for move in moves)
         self.decoding = tuple(Decode(r, r.slot) for r in self.running if r.decoding)
         self.regroup = False
         return tuple(moves)
@@ -210,23 +220,24 @@ class Scheduler:
         held_back = []
         sampled = [request for request, _ in self.decoding]
         prefilling = self.running[len(self.decoding) :]
-        being_read: set[Prefix] = set()  # a request that shares one of these waits for its copy
+        # A request that shares a prefix which another is prefilling waits for its copy.
+        being_prefilled: set[Prefix] = set()
         for request in prefilling:
             if request.num_computed_tokens > 0:
-                being_read.update(request.prefixes)
+                being_prefilled.update(request.prefixes)
         for request in prefilling:
             if request.finish_reason is not None:  # cancelled during its prefill
                 continue
             start = request.num_computed_tokens
             if start == 0:
-                if is_held_back(request, self.saved, being_read):
+                if is_held_back(request, self.saved, being_prefilled):
                     held_back.append(HeldBack(request, request.slot))
                     continue
                 prefix = longest_saved(request, self.saved)
                 if prefix is not None:
                     copies.append(Copy(prefix, request.slot))
                     start = prefix.length
-            being_read.update(unread(request, start))
+            being_prefilled.update(longer_than(request, start))
             end = self.prefill_end(request, start)
             prefill.append(Prefill(request, request.slot, start, end))
             if end == request.num_tokens:
@@ -252,7 +263,7 @@ class Scheduler:
     def prefill_end(self, request: Request, start: int) -> int:
         """A chunk beyond `start`, or to the end of a shared prefix, where it can be copied."""
         end = min(start + self.chunk, request.num_tokens)
-        for prefix in unread(request, start):
+        for prefix in longer_than(request, start):
             end = min(end, prefix.length)
         return end
 
@@ -265,7 +276,7 @@ class Scheduler:
             request.num_computed_tokens += 1
         for request, _, _, end in plan.prefill:
             request.num_computed_tokens = end
-            leave_read(request)
+            leave_held(request)
             if end == request.num_tokens:
                 request.decoding = True
                 self.regroup = True
@@ -280,9 +291,9 @@ class Scheduler:
         return list(self.unreported)
 
     def take_token(self, request: Request, token_id: int, logprob: float, now: float) -> None:
-        """Records one sampled token, which may end the answer."""
+        """Records one sampled token, which may end the answer. A stop id isn't a part of it."""
         self.unreported.setdefault(request, len(request.logprobs))
-        if logprob != logprob:  # NaN
+        if isnan(logprob):
             after = f"after {len(request.token_ids)} new tokens"
             self.finish(request, "error", f"its logits are NaN {after}")
             return
@@ -294,7 +305,7 @@ class Scheduler:
             self.finish(request, "stop")
             return
         if request.on_token is not None:
-            request.untold.append(len(request.token_ids))
+            request.undelivered.append(len(request.token_ids))
         request.token_ids.append(token_id)
         if len(request.token_ids) == request.max_tokens:
             self.finish(request, "length")

@@ -45,7 +45,7 @@ class Save(NamedTuple):
 
 
 class HeldBack(NamedTuple):
-    """A request that has a slot, but waits while another reads a prefix that both share."""
+    """A request that has a slot, but waits while another prefills a prefix that both share."""
 
     request: Request
     slot: int
@@ -54,7 +54,7 @@ class HeldBack(NamedTuple):
 class Event(NamedTuple):
     """What one slot did in one step.
 
-    `kind` is "prefill" (read its prompt or a part of it), "decode", "wasted" (a finished row was
+    `kind` is "prefill" (of its prompt or a part of it), "decode", "wasted" (a finished row was
     still computed) or "idle" (an empty slot, `request` is None; or a request that is held back).
     """
 
@@ -91,7 +91,9 @@ class StepPlan:
         """Whether the model is called."""
         return bool(self.decode or self.prefill)
 
-    def __bool__(self) -> bool:
+    @property
+    def has_work(self) -> bool:
+        """Whether the runner has anything to do. A save follows a prefill, so it needn't count."""
         return bool(self.computes or self.moves or self.resets or self.copies or self.drops)
 
     def prefill_widths(self) -> list[int]:
@@ -108,7 +110,7 @@ class StepPlan:
         widths = self.prefill_widths()
         return len(widths) * max(widths, default=0) - sum(widths)
 
-    def kinds(self) -> list[tuple[int | None, str]]:
+    def slot_kinds(self) -> list[tuple[int | None, str]]:
         """What each slot does: the request's index, or None, and an event's kind."""
         entries: list[tuple[int | None, str]] = [(None, "idle")] * self.slots
         for request, slot in self.held_back:

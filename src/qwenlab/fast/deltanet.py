@@ -1,5 +1,8 @@
 """Gated DeltaNet with one product for its four projections, and a decode step that changes its
-state in place."""
+state in place.
+
+The norm is read from `self._modules`, for speed: see `qwenlab.fast.fused`.
+"""
 
 import math
 
@@ -7,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qwenlab.fast.fused import FusedOwner, is_plain, project, runs_plain
+from qwenlab.fast.fused import FusedOwner, apply_linear, is_plain, runs_plain
 from qwenlab.fast.layers import norm
 from qwenlab.fast.linear import product
 from qwenlab.model.batch import ForwardBatch
@@ -21,7 +24,7 @@ class FastDeltaNet(FusedOwner, DeltaNet):
     NAMES = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
 
     def forward(self, x: Tensor, batch: ForwardBatch) -> Tensor:
-        weight = self.fused_weight() if self.takes_a_step(x, batch) else None
+        weight = self.fused_weight() if self.is_plain_decode_step(x, batch) else None
         if weight is None:
             return super().forward(x, batch)
         qkv, z, b, a = self.split_projected(product(x[:, 0], weight))  # (B, ...)
@@ -36,7 +39,7 @@ class FastDeltaNet(FusedOwner, DeltaNet):
         self.write_step(batch, inputs[:, 1:], recurrent_state)
         gate = F.silu(at_least_float32(z).view(out.shape))
         out = (norm(self._modules["norm"], out) * gate).view(len(x), 1, -1)
-        return project(self.out_proj, out.to(x.dtype))
+        return apply_linear(self.out_proj, out.to(x.dtype))
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         weight = None if runs_plain(x, DeltaNet) else self.fused_weight()
@@ -50,8 +53,8 @@ class FastDeltaNet(FusedOwner, DeltaNet):
         widths = [channels, self.value_width, self.value_heads, self.value_heads]
         return projected.split_with_sizes(widths, dim=-1)
 
-    def takes_a_step(self, x: Tensor, batch: ForwardBatch) -> bool:
-        """Whether this is one token a row with a state, through nothing but plain modules."""
+    def is_plain_decode_step(self, x: Tensor, batch: ForwardBatch) -> bool:
+        """Whether each row decodes one token, through nothing but plain modules."""
         if batch.state is None or batch.width > 1 or batch.valid_mask is not None:
             return False
         return not runs_plain(x, DeltaNet) and is_plain(self.conv1d, nn.Conv1d)
@@ -73,16 +76,20 @@ class FastDeltaNet(FusedOwner, DeltaNet):
         """mixed (B, channels) to q, k (B, value heads, Dk) and v (B, value heads, Dv)."""
         qk = mixed.narrow(1, 0, 2 * self.key_width)
         qk = l2norm(qk.view(len(mixed), 2, self.key_heads, self.head_k_dim))
-        served = self.value_heads // self.key_heads
-        if served > 1:
-            qk = qk.repeat_interleave(served, dim=2)
+        group_size = self.value_heads // self.key_heads
+        if group_size > 1:
+            qk = qk.repeat_interleave(group_size, dim=2)
         q, k = qk.unbind(1)
         v = mixed.narrow(1, 2 * self.key_width, self.value_width)
         v = v.view(len(mixed), self.value_heads, self.head_v_dim)
         return q / math.sqrt(self.head_k_dim), k, v
 
     def write_step(self, batch: ForwardBatch, conv_state: Tensor, recurrent_state: Tensor) -> None:
-        """A slice of slots was changed through its view; slots one by one were copied."""
+        """Puts both in the rows' slots, as far as they aren't there yet.
+
+        With a slice, `recurrent_state` is a view and delta_step_ has already updated the state.
+        With an index tensor it is a copy and must be written back.
+        """
         kept = batch.state.layers[self.layer]
         kept["conv_state"][batch.slot_index] = conv_state
         if isinstance(batch.slot_index, Tensor):
@@ -90,16 +97,17 @@ class FastDeltaNet(FusedOwner, DeltaNet):
 
 
 def delta_step_(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, memory: Tensor
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, recurrent_state: Tensor
 ) -> Tensor:
-    """`qwenlab.model.deltanet.delta_step`, but changes `memory` (B, heads, Dk, Dv) in place.
+    """`qwenlab.model.deltanet.delta_step`, but changes `recurrent_state` in place.
 
-    q, k (B, heads, Dk); v (B, heads, Dv); decay, beta (B, heads, 1). Returns S^T q (B, heads, Dv).
+    q, k (B, heads, Dk); v (B, heads, Dv); decay, beta (B, heads, 1); recurrent_state, S in
+    the formulas, (B, heads, Dk, Dv). Returns S^T q (B, heads, Dv).
     """
     shape = v.shape
-    memory = memory.view(-1, *memory.shape[2:])  # (N, Dk, Dv), N = B * heads
-    q, k, v = (x.reshape(len(memory), 1, -1) for x in (q, k, v))
-    memory.mul_(decay.reshape(-1, 1, 1))
-    error = torch.baddbmm(v, k, memory, alpha=-1)  # v - S^T k: (N, 1, Dv)
-    memory.baddbmm_(k.transpose(1, 2), error * beta.reshape(-1, 1, 1))
-    return torch.bmm(q, memory).view(shape)
+    S = recurrent_state.view(-1, *recurrent_state.shape[2:])  # (N, Dk, Dv), N = B * heads
+    q, k, v = (x.reshape(len(S), 1, -1) for x in (q, k, v))
+    S.mul_(decay.reshape(-1, 1, 1))
+    error = torch.baddbmm(v, k, S, alpha=-1)  # v - S^T k: (N, 1, Dv)
+    S.baddbmm_(k.transpose(1, 2), error * beta.reshape(-1, 1, 1))
+    return torch.bmm(q, S).view(shape)

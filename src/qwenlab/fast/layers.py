@@ -1,4 +1,7 @@
-"""RMS norm, rotary positions, MLP and decoder layer with fewer operations and fewer calls."""
+"""RMS norm, rotary positions, MLP and decoder layer with fewer operations and fewer calls.
+
+Submodules are read from `self._modules`, for speed: see `qwenlab.fast.fused`.
+"""
 
 from functools import cache
 
@@ -6,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qwenlab.fast.fused import is_plain, project, runs_plain
+from qwenlab.fast.fused import apply_linear, is_plain, runs_plain
 from qwenlab.model.batch import ForwardBatch
 from qwenlab.model.layers import MLP, RMSNorm, Rotary, at_least_float32
 from qwenlab.model.model import Layer
@@ -47,7 +50,7 @@ class FastLayer(Layer):
     def forward(self, x: Tensor, batch: ForwardBatch, cos: Tensor, sin: Tensor) -> Tensor:
         if runs_plain(x, Layer):
             return super().forward(x, batch, cos, sin)
-        parts = self._modules  # a plain dictionary: quicker than attributes
+        parts = self._modules
         normed = norm(parts["input_layernorm"], x)
         if self.is_linear:
             x = x + parts["linear_attn"](normed, batch)
@@ -64,8 +67,8 @@ class FastMLP(MLP):
         if runs_plain(x, MLP):
             return super().forward(x)
         parts = self._modules
-        gate = F.silu(project(parts["gate_proj"], x))  # (B, W, intermediate)
-        return project(parts["down_proj"], gate * project(parts["up_proj"], x))
+        gate = F.silu(apply_linear(parts["gate_proj"], x))  # (B, W, intermediate)
+        return apply_linear(parts["down_proj"], gate * apply_linear(parts["up_proj"], x))
 
 
 class FastRotary(Rotary):
@@ -75,7 +78,7 @@ class FastRotary(Rotary):
     table: tuple | None = None
 
     def forward(self, batch: ForwardBatch, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        if batch.own_mask or runs_plain(batch.input_ids, Rotary):
+        if batch.custom_mask or runs_plain(batch.input_ids, Rotary):
             return super().forward(batch, dtype)
         end = max(batch.num_computed_tokens) + batch.width
         kind = (self.theta, self.rotary_dim, dtype)
@@ -86,7 +89,7 @@ class FastRotary(Rotary):
                 cos, sin = self.angles(positions, dtype)  # (1, positions, 1, R)
                 table = (kind, cos, sin, signed(sin))
             self.table = table
-        if batch.level:
+        if batch.aligned:
             start = end - batch.width
             angles = [angle.narrow(1, start, batch.width) for angle in table[1:]]  # (1, W, 1, R)
         else:

@@ -24,23 +24,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-STEPS = (2, 3, 4, 8, 16, 32, 64)  # numbers of rows; those between count as the next
-MOST = 256  # rows: up to here they count as the last step, beyond it the kernels hardly differ
-# Bytes, more than caches hold: a large model's matrix has left them when its turn comes again.
-COLD = 64 * 2**20
-SMALL = 2**20  # bytes: a smaller matrix belongs to a model that stays in the caches
-SECONDS = 20e-3  # for one number of rows and one shape
-GAIN = 0.95  # another kernel must take at most this share of the reference's time
+ROW_COUNTS = (2, 3, 4, 8, 16, 32, 64)  # those measured; the counts between them use the next
+MAX_ROWS = 256  # up to here the last measurement counts; beyond it the kernels hardly differ
+# More than caches hold: a large model's matrix has left them when its turn comes again.
+COLD_BYTES = 64 * 2**20
+SMALL_BYTES = 2**20  # a smaller matrix belongs to a model that stays in the caches
+MEASURE_SECONDS = 20e-3  # for one number of rows and one shape
+MAX_SHARE = 0.95  # another kernel must take at most this share of the reference's time
 
 
 def measured_for(rows: int) -> int:
     """The number of rows whose measurement counts for `rows`; 1 where nothing is measured."""
-    if rows < 2 or rows > MOST:
+    if rows < 2 or rows > MAX_ROWS:
         return 1
-    return next((step for step in STEPS if step >= rows), STEPS[-1])
+    return next((count for count in ROW_COUNTS if count >= rows), ROW_COUNTS[-1])
 
 
-MEASURED_FOR = [measured_for(rows) for rows in range(MOST + 1)]
+MEASURED_FOR = [measured_for(rows) for rows in range(MAX_ROWS + 1)]
 
 
 def transposed(x: Tensor, weight: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     rows = x.numel() // inputs
     if rows == 1:
         return F.linear(x, weight)
-    measured = MEASURED_FOR[rows] if rows <= MOST else 1
+    measured = MEASURED_FOR[rows] if rows <= MAX_ROWS else 1
     key = (measured, weight.size(0), inputs, weight.dtype, torch.get_num_threads())
     name = forcing.get() or known.get(key)
     if name is None:
@@ -112,7 +112,7 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def choose(rows: int, weight: Tensor) -> str:
-    """The kernel's name for so many rows of this matrix: forced, chosen before, or measured now."""
+    """The kernel for that many rows of this matrix, by name: forced, chosen before, or measured."""
     if weight.device.type != "cpu":
         return "linear"
     if rows == 1:
@@ -136,16 +136,17 @@ def describe(rows: int, weight: Tensor) -> str:
 
 def measure(rows: int, weight: Tensor) -> str:
     """Times the kernels in turn on matrices of ones, of `weight`'s shape but at most a quarter of
-    COLD large, and returns the fastest one's name."""
-    outputs = min(len(weight), COLD // 4 // (weight.shape[1] * weight.itemsize) or 1)
+    COLD_BYTES large, and returns the fastest one's name."""
+    outputs = min(len(weight), COLD_BYTES // 4 // (weight.shape[1] * weight.itemsize) or 1)
     size = outputs * weight.shape[1] * weight.itemsize
-    matrices = weight.new_ones(1 if size < SMALL else COLD // size, outputs, weight.shape[1])
+    copies = 1 if size < SMALL_BYTES else COLD_BYTES // size
+    matrices = weight.new_ones(copies, outputs, weight.shape[1])
     x = weight.new_ones(rows, weight.shape[1])
     seconds = {name: [] for name in KERNELS}
     began = perf_counter()
     calls = 0
     while calls < 4 * len(KERNELS) or (
-        perf_counter() - began < SECONDS and calls < 20 * len(KERNELS)
+        perf_counter() - began < MEASURE_SECONDS and calls < 20 * len(KERNELS)
     ):
         name = list(KERNELS)[calls % len(KERNELS)]
         start = perf_counter()
@@ -158,7 +159,7 @@ def measure(rows: int, weight: Tensor) -> str:
     # The least of each, because other work on the machine only ever adds.
     least = {name: min(times) for name, times in seconds.items()}
     best = min(least, key=least.get)
-    return best if least[best] < GAIN * least["linear"] else "linear"
+    return best if least[best] < MAX_SHARE * least["linear"] else "linear"
 
 
 def table() -> str:
@@ -170,9 +171,10 @@ def table() -> str:
     for what, name in chosen.items():
         rows, matrix = what.split(" rows, ")
         matrices.setdefault(matrix, {})[rows] = name
-    lines = [f"{'rows':36}" + "".join(f"{step:>11}" for step in STEPS)]
+    lines = [f"{'rows':36}" + "".join(f"{count:>11}" for count in ROW_COUNTS)]
     for matrix, names in matrices.items():
-        lines.append(f"{matrix:36}" + "".join(f"{names.get(str(step), '-'):>11}" for step in STEPS))
+        cells = [names.get(str(count), "-") for count in ROW_COUNTS]
+        lines.append(f"{matrix:36}" + "".join(f"{cell:>11}" for cell in cells))
     return "\n".join(lines)
 
 

@@ -1,5 +1,9 @@
 """Speed as a pass over the plain model: `optimize` gives its modules their fast classes, `restore`
-takes them away. The modules, their parameters and their names stay the same objects."""
+their plain ones back.
+
+Only `module.__class__` changes. The modules stay the same objects, which new ones in their place
+would not, so hooks, the caller's references, parameters and their names all survive.
+"""
 
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
@@ -47,7 +51,8 @@ def restore(model: nn.Module) -> nn.Module:
         kind = type(module)
         if kind in PLAIN:
             module.__class__ = PLAIN[kind]
-        elif is_parametrized(module) and kind.__base__ in PLAIN:  # a class for this module alone
+        elif is_parametrized(module) and kind.__base__ in PLAIN:
+            # torch's parametrize made a subclass of the fast class; make the same of the plain one.
             module.__class__ = type(kind.__name__, (PLAIN[kind.__base__],), dict(vars(kind)))
         else:
             continue

@@ -17,8 +17,8 @@ class Attention(nn.Module):
     """Attention with fewer key than query heads (arXiv:2305.13245), q and k normed and rotated.
 
     Qwen3.5's q_proj gives each head its query and, right behind it, a gate: the head's output is
-    multiplied by sigmoid(gate). `function` computes the attention itself: `sdpa`, `eager` or the
-    reader's own (q, k, v, mask, scale).
+    multiplied by sigmoid(gate). `function` computes the attention itself: `sdpa`, `eager` or a
+    custom function (q, k, v, mask, scale).
     """
 
     def __init__(self, config: Config, layer: int):
@@ -60,7 +60,7 @@ class Attention(nn.Module):
         return self.o_proj(out)
 
 
-def causal_mask(queries: int, keys: int, device=None) -> Tensor:
+def causal_mask(queries: int, keys: int, device: torch.device | None = None) -> Tensor:
     """(Q, K) bool, True = may attend, bottom-right aligned: the last query sees all keys, the one
     before it all but one.
 
@@ -70,7 +70,7 @@ def causal_mask(queries: int, keys: int, device=None) -> Tensor:
 
 
 def repeat_heads(x: Tensor, times: int) -> Tensor:
-    """x (B, KVH, K, D) with each key head repeated for the query heads that it serves."""
+    """x (B, KVH, K, D) to (B, H, K, D): each KV head repeated for the query heads that share it."""
     return x.repeat_interleave(times, dim=1)
 
 
@@ -78,12 +78,12 @@ def eager(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor
     """softmax(q k^T / sqrt(D)) v, step by step; the softmax in float32 at least.
 
     q (B, H, Q, D); k, v (B, KVH, K, D), not repeated; mask (B, 1, Q, K) bool, True = may attend;
-    scale = 1 / sqrt(D). Returns (B, H, Q, D). A query that may see nothing gets zeros, as `sdpa`
-    gives it.
+    scale = 1 / sqrt(D). Returns (B, H, Q, D). A query that may see nothing gets zeros, as in
+    `sdpa`.
     """
-    groups = q.shape[1] // k.shape[1]
-    k = repeat_heads(k, groups)  # (B, H, K, D)
-    v = repeat_heads(v, groups)
+    group_size = q.shape[1] // k.shape[1]
+    k = repeat_heads(k, group_size)  # (B, H, K, D)
+    v = repeat_heads(v, group_size)
     scores = at_least_float32(q @ k.mT) * scale  # (B, H, Q, K)
     weights = masked_softmax(scores, mask).to(v.dtype)
     return weights @ v  # (B, H, Q, D)
@@ -91,18 +91,19 @@ def eager(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
     """The same through PyTorch's fused kernel; shapes as in `eager`."""
-    if q.shape[2] == 1 and not q.is_cpu:  # a decode step reads all keys, so none is repeated
+    if q.shape[2] == 1 and not q.is_cpu:
+        # Decoding is bound by memory traffic, so don't materialise repeated keys.
         return grouped_sdpa(q, k, v, mask, scale)
-    groups = q.shape[1] // k.shape[1]
-    # Repeated by hand: enable_gqa leaves the fused CPU kernel for a slow one.
-    k = repeat_heads(k, groups)
-    v = repeat_heads(v, groups)
+    # Otherwise repeat them: on a CPU, enable_gqa would leave the fused kernel for a slow one.
+    group_size = q.shape[1] // k.shape[1]
+    k = repeat_heads(k, group_size)
+    v = repeat_heads(v, group_size)
     return F.scaled_dot_product_attention(q, k, v, mask, scale=scale)
 
 
 def grouped_sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """`sdpa` for one query a row, without repeating a key: the query heads that a key head serves
-    stand where its queries stand.
+    """`sdpa` for one query per row: treats the query heads that share a KV head as several queries
+    of that head, so no key is repeated.
 
     q (B, H, 1, D); k, v (B, KVH, K, D); mask (B, 1, 1, K), None = sees all. Returns (B, H, 1, D).
     """

@@ -30,9 +30,9 @@ class RMSNorm(nn.Module):
         self.zero_centred = zero_centred
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = at_least_float32(x)
-        mean_square = wide.pow(2).mean(-1, keepdim=True)  # (..., 1)
-        normed = wide * torch.rsqrt(mean_square + self.eps)
+        precise = at_least_float32(x)
+        mean_square = precise.pow(2).mean(-1, keepdim=True)  # (..., 1)
+        normed = precise * torch.rsqrt(mean_square + self.eps)
         if self.zero_centred:
             return (normed * (1 + at_least_float32(self.weight))).to(x.dtype)
         return normed.to(x.dtype) * self.weight
@@ -73,10 +73,10 @@ class Rotary(nn.Module):
 
         The angles are computed in float32 at least: in bfloat16 position 1001 would be 1000.
         """
-        wide = torch.promote_types(dtype, torch.float32)
-        pairs = torch.arange(0, self.rotary_dim, 2, device=position_ids.device, dtype=wide)
+        angle_dtype = torch.promote_types(dtype, torch.float32)
+        pairs = torch.arange(0, self.rotary_dim, 2, device=position_ids.device, dtype=angle_dtype)
         frequencies = 1.0 / self.theta ** (pairs / self.rotary_dim)  # (R / 2,)
-        angles = position_ids[..., None, None].to(wide) * frequencies  # (..., 1, R / 2)
+        angles = position_ids[..., None, None].to(angle_dtype) * frequencies  # (..., 1, R / 2)
         angles = torch.cat((angles, angles), dim=-1)  # (..., 1, R)
         return angles.cos().to(dtype), angles.sin().to(dtype)
 

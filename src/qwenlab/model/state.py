@@ -8,6 +8,7 @@ from torch import Tensor
 from qwenlab.model.config import Config
 
 GROWING = ("keys", "values")  # these have room for each token; the others keep their size
+Slots = Sequence[int] | Sequence[bool] | Tensor  # by number, or one bool per slot
 
 
 class State:
@@ -58,9 +59,9 @@ class State:
         for kind in config.layer_types:
             tensors = {}
             for name, shape in shapes(config, capacity or 0)[kind].items():
-                kept_as = recurrent_dtype if name == "recurrent_state" else dtype
+                tensor_dtype = recurrent_dtype if name == "recurrent_state" else dtype
                 # Zeros, not empty: a masked weight of 0 times a NaN in unused memory is NaN.
-                tensors[name] = torch.zeros(batch_size, *shape, dtype=kept_as, device=device)
+                tensors[name] = torch.zeros(batch_size, *shape, dtype=tensor_dtype, device=device)
             self.layers.append(tensors)
 
     @property
@@ -82,7 +83,7 @@ class State:
 
     # --- Slots chosen, copied, emptied ---
 
-    def select(self, slots) -> "State":
+    def select(self, slots: Slots) -> "State":
         """A new state of the slots named by an index tensor or list (repeats allowed) or a bool
         tensor (batch_size,)."""
         index = self.index_of(slots)
@@ -104,7 +105,7 @@ class State:
         new.invalid = set(self.invalid)
         return new
 
-    def reset(self, slots=None) -> None:
+    def reset(self, slots: Slots | None = None) -> None:
         """Empties the slots in place (all, if None): length 0, nothing left of the last request."""
         index = self.index_of(slots)
         self.invalid.update(index.tolist())
@@ -114,7 +115,7 @@ class State:
                 t.index_fill_(0, index.to(t.device), 0)
         self.invalid.difference_update(index.tolist())
 
-    def put(self, slots, other: "State") -> None:
+    def put(self, slots: Slots, other: "State") -> None:
         """Copies the slots of `other`, in order, over the slots named here, in place; if it has a
         single one, over each of them."""
         index = self.index_of(slots)
@@ -143,7 +144,7 @@ class State:
             if number % other.batch_size not in other.invalid:
                 self.invalid.discard(slot)
 
-    def move(self, sources, targets) -> None:
+    def move(self, sources: Slots, targets: Slots) -> None:
         """Copies slots over others of the same state, in place. The sources still hold what they
         held."""
         source = self.index_of(sources)
@@ -211,12 +212,14 @@ class State:
         lengths = self.lengths.tolist()
         return [lengths[slot] for slot in slots]
 
-    def slots_of(self, rows, batch: int) -> Sequence[int]:
-        """For each of a call's `batch` rows its slot: what `rows` names (None = all, in order).
+    def slots_of(self, slots: Slots | None, batch: int) -> Sequence[int]:
+        """For each of a call's `batch` rows its slot; `slots` is the call's `rows=` (None = all, in
+        order).
 
         Raises ValueError for slots that are not there, are named twice or are invalid.
         """
-        slots = range(self.batch_size) if rows is None else rows
+        if slots is None:
+            slots = range(self.batch_size)
         simple = isinstance(slots, range) and slots.step == 1
         if not (simple and 0 <= slots.start < slots.stop <= self.batch_size):
             slots = self.index_of(slots).tolist()
@@ -232,7 +235,7 @@ class State:
             raise ValueError(f"input_ids has {batch} rows, but rows names {len(slots)} slots")
         return slots
 
-    def index_of(self, slots) -> Tensor:
+    def index_of(self, slots: Slots | None) -> Tensor:
         """`slots` (None, int list, index or bool tensor) as numbers (N,) int64 on the host. Raises
         ValueError."""
         if slots is None:

@@ -557,7 +557,14 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       this.calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
       this.root = element("div", { className: "qwl-stage" });
       this.sentence = element("p", { className: "qwl-sentence", role: "status" });
-      this.sentence.setAttribute("aria-live", "polite");
+      this.listen(true);
+      // While somebody types, the sentence is not read out at every key.
+      this.root.addEventListener("input", ({ target }) => this.listen(target.type !== "text"));
+      this.root.addEventListener("change", () => this.listen(true));
+    }
+
+    listen(yes) {
+      this.sentence.setAttribute("aria-live", yes ? "polite" : "off");
     }
 
     add(...parts) {
@@ -643,6 +650,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     const stage = new Stage(placeholder);
     placeholder.append(stage.root);
     placeholder.dataset.state = "loading";
+    stage.root.inert = true; // nothing can be pressed before the model is there
     try {
       await build(stage);
       placeholder.dataset.state = "ready";
@@ -654,6 +662,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       stage.root.append(stage.sentence);
       console.error(error);
     }
+    stage.root.inert = false;
   }
 
   const drawing = { element, token_text, token_cell, step_cell, chat_cells, rectangle };

@@ -19,8 +19,8 @@
 //       engine.step() -> the requests that it changed, perhaps none; engine.plan is what it did
 //       engine.has_unfinished(), engine.cancel(request), engine.run()
 //       engine.stats: step_count, sampled_tokens, prefill_tokens, padded_tokens, preempted,
-//       plans, steps (plan.kinds() of each), kinds {prefill, decode, wasted, idle}: slots times
-//       steps, by use
+//       plans, steps (plan.slot_kinds() of each), kinds {prefill, decode, wasted, idle}: slots
+//       times steps, by use
 //   request: index, prompt, token_ids (without the stop id), logprobs, stop_id, finish_reason
 //       (null, "stop", "length", "cancelled" or "error", which `error` explains), status
 //       ("waiting", "prefill", "decode", "finished"), slot (null while it has none),
@@ -28,7 +28,8 @@
 //   plan: slots, moves [{source, target}], resets [slot], copies [{prefix, slot}], drops [prefix],
 //       decode [{request, slot}], prefill [{request, slot, start, end}], saves [{slot, prefix}],
 //       sampled [request], held_back [{request, slot}], wasted (Set of slots), preempted [request];
-//       kinds(): for each slot [request's index or null, "prefill", "decode", "wasted" or "idle"]
+//       slot_kinds(): for each slot [request's index or null,
+//       "prefill", "decode", "wasted" or "idle"]
 // For a page that stays responsive call step() from requestAnimationFrame, not run().
 // Wrong input throws an Error with one line.
 
@@ -127,7 +128,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       this.params = sampling_params({});
       this.max_tokens = 256; // most tokens to sample, so that the whole stays within the limit
       this.stop_ids = new Set();
-      this.stream = [0, 0, 0]; // seed, request, sample: see `uniform` in sampling.js
+      this.rng_key = [0, 0, 0]; // seed, request, sample: see `uniform` in sampling.js
       // These belong to the scheduler, as does the output.
       this.arrival = 0; // its number in the order of arrival
       this.arrival_s = 0;
@@ -195,7 +196,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       for (let k = 0; k < n; k++) {
         const request = new_request(model, prompt, params, null, i);
         request.index = i * n + k;
-        request.stream = [params.seed, Array.isArray(options.seed) ? 0 : i, k];
+        request.rng_key = [params.seed, Array.isArray(options.seed) ? 0 : i, k];
         requests.push(request);
       }
     });
@@ -250,7 +251,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   }
 
   // Those of the request's prefixes that its first `num_tokens` tokens don't contain.
-  function unread(request, num_tokens) {
+  function longer_than(request, num_tokens) {
     return request.prefixes.filter((prefix) => prefix.length > num_tokens);
   }
 
@@ -260,12 +261,12 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   }
 
   // Whether the request should wait, because another is reading a prefix that it could copy.
-  function is_held_back(request, saved, being_read) {
+  function is_held_back(request, saved, being_prefilled) {
     for (const prefix of request.prefixes) {
       if (saved.has(prefix)) {
         return false;
       }
-      if (being_read.has(prefix)) {
+      if (being_prefilled.has(prefix)) {
         return true;
       }
     }
@@ -273,7 +274,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   }
 
   // Leaves the prefixes that the request's slot holds by now.
-  function leave_read(request) {
+  function leave_held(request) {
     for (const prefix of request.prefixes) {
       if (prefix.length <= request.num_computed_tokens) {
         prefix.leave(request);
@@ -370,7 +371,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     }
 
     // What each slot does: the request's index, or null, and what it does.
-    kinds() {
+    slot_kinds() {
       const entries = range(this.slots).map(() => [null, "idle"]);
       for (const { request, slot } of this.held_back) {
         entries[slot] = [request.index, "idle"];
@@ -390,10 +391,14 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   // `leave`: a finished request frees its slot at once. `join`: a waiting one takes it at once.
   // `most`: the most slots, whatever was asked for.
   const POLICIES = {
-    sequential: { leave: true, join: false, most: 1 }, // one by one
-    static: { leave: false, join: false, most: null }, // runs until its longest answer ends
-    "early-stop": { leave: true, join: false, most: null }, // finished requests leave
-    continuous: { leave: true, join: true, most: null }, // and waiting ones take the free slots
+    // One by one.
+    sequential: { frees_slots_early: true, admits_while_running: false, max_slots: 1 },
+    // A batch runs until its longest answer ends.
+    static: { frees_slots_early: false, admits_while_running: false, max_slots: null },
+    // Finished requests leave, so the batch shrinks.
+    "early-stop": { frees_slots_early: true, admits_while_running: false, max_slots: null },
+    // And waiting requests take the free slots.
+    continuous: { frees_slots_early: true, admits_while_running: true, max_slots: null },
   };
 
   // Requests wait in order of arrival, run in a slot, and finish. `schedule` plans a step, somebody
@@ -477,7 +482,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
         return;
       }
       const finished = this.running.filter((request) => request.finish_reason !== null);
-      if (this.policy.leave || finished.length === this.running.length) {
+      if (this.policy.frees_slots_early || finished.length === this.running.length) {
         for (const request of finished) {
           this.free(request, true);
         }
@@ -498,7 +503,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 
     // Admits waiting requests strictly in order: no request overtakes a long one.
     admit() {
-      if (this.running.length > 0 && !this.policy.join) {
+      if (this.running.length > 0 && !this.policy.admits_while_running) {
         return;
       }
       while (this.waiting.length > 0 && this.running.length < this.slots) {
@@ -560,7 +565,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       const prefilling = this.running.slice(this.decoding.length);
       const begun = prefilling.filter((request) => request.num_computed_tokens > 0);
       // A request that shares one of these waits for its copy.
-      const being_read = new Set(begun.flatMap((request) => request.prefixes));
+      const being_prefilled = new Set(begun.flatMap((request) => request.prefixes));
       for (const request of prefilling) {
         if (request.finish_reason !== null) {
           continue; // cancelled during its prefill
@@ -568,7 +573,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
         const { slot } = request;
         let start = request.num_computed_tokens;
         if (start === 0) {
-          if (is_held_back(request, this.saved, being_read)) {
+          if (is_held_back(request, this.saved, being_prefilled)) {
             held_back.push({ request, slot });
             continue;
           }
@@ -578,7 +583,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
             start = prefix.length;
           }
         }
-        unread(request, start).forEach((prefix) => being_read.add(prefix));
+        longer_than(request, start).forEach((prefix) => being_prefilled.add(prefix));
         const end = this.prefill_end(request, start);
         prefill.push({ request, slot, start, end });
         if (end === request.num_tokens) {
@@ -610,7 +615,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     // A chunk beyond `start`, or to the end of a shared prefix, where it can be copied.
     prefill_end(request, start) {
       const end = Math.min(start + this.chunk, request.num_tokens);
-      return Math.min(end, ...unread(request, start).map((prefix) => prefix.length));
+      return Math.min(end, ...longer_than(request, start).map((prefix) => prefix.length));
     }
 
     // Its outcome.
@@ -623,7 +628,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       }
       for (const { request, end } of plan.prefill) {
         request.num_computed_tokens = end;
-        leave_read(request);
+        leave_held(request);
         if (end === request.num_tokens) {
           request.decoding = true;
           this.regroup = true;
@@ -781,7 +786,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 
     // What each slot did, step by step.
     get steps() {
-      return this.plans.map((plan) => plan.kinds());
+      return this.plans.map((plan) => plan.slot_kinds());
     }
   }
 
@@ -801,13 +806,15 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       if (!Number.isInteger(slots) || slots < 1) {
         throw new Error(`slots is ${slots}, expected a whole number of at least 1`);
       }
-      if (token_budget !== null && !policy.leave) {
-        throw new Error(`token_budget needs finished rows to leave, and ${strategy} keeps them`);
+      if (token_budget !== null && !policy.frees_slots_early) {
+        throw new Error(
+          `token_budget needs a strategy that frees finished rows; ${strategy} does not`,
+        );
       }
       const whole = model.config.max_position_embeddings; // others read prompts whole
-      const chunk = policy.join ? (options.chunk ?? 256) : whole;
+      const chunk = policy.admits_while_running ? (options.chunk ?? 256) : whole;
       this.model = model;
-      this.slots = Math.min(slots, policy.most ?? slots);
+      this.slots = Math.min(slots, policy.max_slots ?? slots);
       this.token_budget = token_budget;
       this.scheduler = new Scheduler(this.slots, strategy, token_budget, chunk);
       this.runner = new Runner(model, this.slots);
@@ -820,7 +827,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       const params = sampling_params(options);
       const request = new_request(this.model, prompt, params, this.token_budget);
       request.index = this.scheduler.num_arrived;
-      request.stream = [params.seed, 0, 0];
+      request.rng_key = [params.seed, 0, 0];
       this.scheduler.add(request);
       return request;
     }

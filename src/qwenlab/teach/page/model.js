@@ -11,11 +11,11 @@
 //       input_ids: B arrays of T ids. Returns, for each row, T Float32Arrays of logits (zeros at
 //       pads), or with `last_only` one, of the row's last real token. Options:
 //         attention_mask  B arrays of T booleans (or 1 and 0), true = a real token of this call;
-//                         pads stand left, right or inside. Or the reader's own, B arrays that
+//                         pads stand left, right or inside. Or the caller's, B arrays that
 //                         hold one array of T arrays of T booleans, mask[b][0][query][key], true =
 //                         may attend: then nothing is moved and pads are computed as given. The
 //                         hybrid takes no such mask.
-//         position_ids    B arrays of T numbers, beside a mask of the reader's own (else 0..T-1)
+//         position_ids    B arrays of T numbers, beside a mask of the caller's (else 0..T-1)
 //         state, rows     what earlier calls left, and the slot of each row (else all, in order)
 //         last_only       see above
 //         watch           an object that the call fills, of tokens as the model has them inside:
@@ -23,7 +23,7 @@
 //                         the row's keys (null for a linear layer);
 //                         watch.finite[depth][b][t] says whether all features of a token are
 //                         finite: depth 0 after the embedding, depth n after layer n.
-//                         Inside, pads trail, unless the mask is the reader's own.
+//                         Inside, pads trail, unless the mask is the caller's.
 //   model.new_state(batch_size) -> State
 //       state.lengths[slot], state.batch_size, state.nbytes; state.layers[n], by slot: keys and
 //       values (tokens * key heads * D, in this order), or conv_state ((taps - 1) * channels) and
@@ -200,27 +200,27 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   // The rows of one forward pass. B rows, W = tokens of the widest row. Inside the model padding
   // always trails: a caller's pads are removed once, at the door (`from_mask`).
   //
-  // input_ids: B arrays of W; num_tokens: real tokens of each row in this pass;
+  // input_ids: B arrays of W; num_new_tokens: real tokens of each row in this pass;
   // num_computed_tokens: those that its slot of the state held before.
   class ForwardBatch {
-    constructor(input_ids, num_tokens, num_computed_tokens, state = null, slots = []) {
+    constructor(input_ids, num_new_tokens, num_computed_tokens, state = null, slots = []) {
       this.input_ids = input_ids;
-      this.num_tokens = num_tokens;
+      this.num_new_tokens = num_new_tokens;
       this.num_computed_tokens = num_computed_tokens;
       this.state = state;
       this.slots = slots;
-      this.own_mask = null; // the reader's own (B, 1, T, T)
+      this.custom_mask = null; // the caller's (B, 1, T, T)
       this.source_mask = null; // (B, T) where the caller's tokens stood; null: not moved
       this.watch = null;
       this.position_ids = this.positions(); // (B, W): earlier passes counted
     }
 
     // Rows whose padding trails already.
-    static from_lengths(input_ids, num_tokens, state = null, rows = null) {
+    static from_lengths(input_ids, num_new_tokens, state = null, slots = null) {
       if (state === null) {
-        return new ForwardBatch(input_ids, num_tokens, num_tokens.map(() => 0));
+        return new ForwardBatch(input_ids, num_new_tokens, num_new_tokens.map(() => 0));
       }
-      const slots = rows ?? range(state.batch_size);
+      slots = slots ?? range(state.batch_size);
       if (slots.length !== input_ids.length || new Set(slots).size !== slots.length) {
         throw new Error(`input_ids has ${input_ids.length} rows, rows names ${slots.join(", ")}`);
       }
@@ -229,28 +229,28 @@ globalThis.qwenlab = globalThis.qwenlab || {};
         throw new Error(`row ${lost} is not there: the state has rows 0..${state.batch_size - 1}`);
       }
       const held = slots.map((slot) => state.lengths[slot]);
-      return new ForwardBatch(input_ids, num_tokens, held, state, slots);
+      return new ForwardBatch(input_ids, num_new_tokens, held, state, slots);
     }
 
     // Rows with pads anywhere: moves each row's real tokens to its front, in order.
-    static from_mask(input_ids, attention_mask = null, state = null, rows = null) {
+    static from_mask(input_ids, attention_mask = null, state = null, slots = null) {
       if (attention_mask === null) {
         const widths = input_ids.map((ids) => ids.length);
-        return ForwardBatch.from_lengths(input_ids, widths, state, rows);
+        return ForwardBatch.from_lengths(input_ids, widths, state, slots);
       }
       const real = input_ids.map((ids, b) => ids.filter((_, t) => attention_mask[b][t]));
-      const num_tokens = real.map((ids) => ids.length);
+      const num_new_tokens = real.map((ids) => ids.length);
       const front = right_pad(real);
-      const moved = ForwardBatch.from_lengths(front, num_tokens, state, rows);
+      const moved = ForwardBatch.from_lengths(front, num_new_tokens, state, slots);
       moved.source_mask = attention_mask;
       return moved;
     }
 
-    // A rectangle (B, T) computed as given, pads included, under the reader's own mask.
+    // A rectangle (B, T) computed as given, pads included, under the caller's mask.
     static from_rectangle(input_ids, attention_mask, position_ids) {
       const widths = input_ids.map((ids) => ids.length);
       const given = new ForwardBatch(input_ids, widths, widths.map(() => 0));
-      given.own_mask = attention_mask;
+      given.custom_mask = attention_mask;
       given.position_ids = position_ids;
       return given;
     }
@@ -269,13 +269,13 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     }
 
     is_real(b, t) {
-      return t < this.num_tokens[b];
+      return t < this.num_new_tokens[b];
     }
 
     // (K,) true = may attend: a query at position p sees keys 0..p of its row.
     attention_mask(b, t, keys) {
-      if (this.own_mask !== null) {
-        return this.own_mask[b][0][t];
+      if (this.custom_mask !== null) {
+        return this.custom_mask[b][0][t];
       }
       const position = this.position_ids[b][t];
       return range(keys).map((key) => key <= position);
@@ -293,7 +293,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       const width = row_size / this.width; // KVH * D
       return this.slots.map((slot, b) => {
         const start = this.num_computed_tokens[b] * width;
-        const added = this.num_tokens[b] * width;
+        const added = this.num_new_tokens[b] * width;
         cache.keys[slot].set(row_of(keys, b).subarray(0, added), start);
         cache.values[slot].set(row_of(values, b).subarray(0, added), start);
         const whole = (name) => cache[name][slot].subarray(0, start + added);
@@ -304,7 +304,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     // Of a row's inputs (P + W, C), P older ones first, the P that end with its last real one.
     last_inputs(inputs, b, channels) {
       const older = inputs.length / channels - this.width;
-      const first = this.num_tokens[b];
+      const first = this.num_new_tokens[b];
       return inputs.slice(first * channels, (first + older) * channels);
     }
 
@@ -313,7 +313,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       const features = x.length / (this.rows * this.width);
       const out = new Float32Array(this.rows * features);
       for (let b = 0; b < this.rows; b++) {
-        const place = b * this.width + Math.max(this.num_tokens[b] - 1, 0);
+        const place = b * this.width + Math.max(this.num_new_tokens[b] - 1, 0);
         out.set(x.subarray(place * features, (place + 1) * features), b * features);
       }
       return out;
@@ -321,7 +321,8 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 
     // x (B, F) as B arrays, with zeros in each row that has no real token in this pass.
     hide_empty_rows(x) {
-      return rows_of(x, this.rows).map((row, b) => (this.num_tokens[b] > 0 ? row : row.fill(0)));
+      const counts = this.num_new_tokens;
+      return rows_of(x, this.rows).map((row, b) => (counts[b] > 0 ? row : row.fill(0)));
     }
 
     // x (B, W, F) to where the caller's tokens stood: B arrays of T, zeros at pads.
@@ -795,7 +796,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   function hide_pads(x, batch, heads) {
     for (let b = 0; b < batch.rows; b++) {
       const start = b * batch.width;
-      x.fill(0, (start + batch.num_tokens[b]) * heads, (start + batch.width) * heads);
+      x.fill(0, (start + batch.num_new_tokens[b]) * heads, (start + batch.width) * heads);
     }
   }
 
@@ -894,15 +895,15 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     // Logits for the next token after each real token of this call: see the head of this file.
     forward(input_ids, options = {}) {
       const { attention_mask = null, state = null, rows = null, last_only = false } = options;
-      const own_mask = check_call(input_ids, options, this.config);
+      const custom_mask = check_call(input_ids, options, this.config);
       let batch;
-      if (own_mask) {
+      if (custom_mask) {
         const positions = options.position_ids ?? input_ids.map((ids) => range(ids.length));
         batch = ForwardBatch.from_rectangle(input_ids, attention_mask, positions);
       } else {
         batch = ForwardBatch.from_mask(input_ids, attention_mask, state, rows);
       }
-      const empty = batch.num_tokens.indexOf(0);
+      const empty = batch.num_new_tokens.indexOf(0);
       if (state === null && empty >= 0) {
         throw new Error(`row ${empty} has no real token and there is no state`);
       }
@@ -914,7 +915,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     compute(batch, last_only = false) {
       if (batch.state !== null) {
         batch.slots.forEach((slot, b) => {
-          const length = batch.num_computed_tokens[b] + batch.num_tokens[b];
+          const length = batch.num_computed_tokens[b] + batch.num_new_tokens[b];
           batch.state.make_room(length, slot);
         });
       }
@@ -922,7 +923,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       const out = this.logits(last_only ? batch.last_token(hidden) : hidden);
       if (batch.state !== null) {
         batch.slots.forEach((slot, b) => {
-          batch.state.lengths[slot] += batch.num_tokens[b];
+          batch.state.lengths[slot] += batch.num_new_tokens[b];
         });
       }
       return last_only ? batch.hide_empty_rows(out) : batch.to_caller(out);
@@ -974,7 +975,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     batch.watch.finite.push(by_row);
   }
 
-  // Whether the mask is the reader's own. Throws for arguments that don't fit each other.
+  // Whether the mask is the caller's. Throws for arguments that don't fit each other.
   function check_call(input_ids, options, config) {
     const { attention_mask = null, state = null, position_ids = null } = options;
     const width = input_ids[0]?.length;
@@ -988,25 +989,25 @@ globalThis.qwenlab = globalThis.qwenlab || {};
         throw new Error(`row ${row}: token id ${wrong} is outside the vocabulary (${known})`);
       }
     });
-    const own_mask = attention_mask !== null && Array.isArray(attention_mask[0]?.[0]);
+    const custom_mask = attention_mask !== null && Array.isArray(attention_mask[0]?.[0]);
     if (attention_mask !== null) {
-      const squares = own_mask ? attention_mask.map((row) => row[0]) : [attention_mask];
-      const tall = own_mask ? width : input_ids.length;
+      const squares = custom_mask ? attention_mask.map((row) => row[0]) : [attention_mask];
+      const tall = custom_mask ? width : input_ids.length;
       const fits = (square) => square.length === tall && square.every((r) => r.length === width);
-      if ((own_mask && squares.length !== input_ids.length) || !squares.every(fits)) {
+      if ((custom_mask && squares.length !== input_ids.length) || !squares.every(fits)) {
         throw new Error("attention_mask does not fit input_ids: expected (B, T) or (B, 1, T, T)");
       }
     }
-    if (own_mask && state !== null) {
+    if (custom_mask && state !== null) {
       throw new Error("a (B, 1, T, T) mask works without a state only: a state hides pads itself");
     }
-    if (own_mask && config.layer_types.includes("linear_attention")) {
+    if (custom_mask && config.layer_types.includes("linear_attention")) {
       throw new Error("linear attention takes no (B, 1, T, T) mask: give the (B, T) mask");
     }
-    if (position_ids !== null && !own_mask) {
+    if (position_ids !== null && !custom_mask) {
       throw new Error("position_ids needs a (B, 1, T, T) mask beside it");
     }
-    return own_mask;
+    return custom_mask;
   }
 
   // --- loading.py ------------------------------------------------------------------------------

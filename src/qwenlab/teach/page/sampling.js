@@ -5,14 +5,14 @@
 //
 // What a widget calls (logits: one Float32Array a row, as model.forward(..., {last_only}) gives
 // them; requests: one a row, of which are read params {temperature, top_k, top_p,
-// repetition_penalty}, stream [seed, request, sample], prompt, token_ids, logprobs):
+// repetition_penalty}, rng_key [seed, request, sample], prompt, token_ids, logprobs):
 //   qwenlab.sample(logits, requests)             ids (R,)
 //   qwenlab.penalise(logits, requests)           logits after the repetition penalty
 //   qwenlab.logprobs_of(logits, ids, requests)   log-probabilities (R,)
 //   qwenlab.softmax(logits)                      probabilities of one row, as doubles
 //   qwenlab.scale(logits, temperature)           (logits - maximum) / temperature, of one row
 //   qwenlab.most_probable(scaled, top_k, top_p)  for one row, true at the ids that are kept
-//   qwenlab.uniform(stream, place)               the number in [0, 1) that decides one token
+//   qwenlab.uniform(rng_key, place)              the number in [0, 1) that decides one token
 //   qwenlab.inverse_cdf(probabilities, number)   the id in whose stretch the number falls
 
 globalThis.qwenlab = globalThis.qwenlab || {};
@@ -26,14 +26,14 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   // what is left, then a draw.
   function sample(logits, requests) {
     return logits.map((row, r) => {
-      const { params, stream, logprobs } = requests[r];
+      const { params, rng_key, logprobs } = requests[r];
       if (params.temperature === 0) {
         return argmax(row);
       }
       const scaled = scale(row, params.temperature);
       const kept = most_probable(scaled, params.top_k, params.top_p);
       const left = scaled.map((value, id) => (kept[id] ? value : -Infinity));
-      return inverse_cdf(softmax(left), uniform(stream, logprobs.length));
+      return inverse_cdf(softmax(left), uniform(rng_key, logprobs.length));
     });
   }
 
@@ -55,12 +55,12 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     return exponents.map((value) => value / total);
   }
 
-  // The number in [0, 1) that decides token `place` of an answer. `stream` is [seed, request,
+  // The number in [0, 1) that decides token `place` of an answer. `rng_key` is [seed, request,
   // sample]. The number belongs to the token's place: a hash of both, 53 bits.
-  function uniform(stream, place) {
+  function uniform(rng_key, place) {
     let high = 0x9e3779b9;
     let low = 0x7f4a7c15;
-    for (const number of [...stream, place]) {
+    for (const number of [...rng_key, place]) {
       high = mixed(high ^ number);
       low = mixed(low ^ Math.floor(number / 2 ** 32) ^ high);
       high = mixed(high + low);

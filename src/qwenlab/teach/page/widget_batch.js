@@ -87,6 +87,7 @@
     way_choice.root.setAttribute("aria-label", "Together or one by one");
     const controls = stage.controls(side_choice, seen_choice, way_choice, button);
     const asked = element("div", { className: "qwl-four" }, ...lines);
+    asked.addEventListener("keydown", (event) => event.key === "Enter" && run());
     stage.add(asked, controls, grid, counts, stage.sentence);
 
     let turn = 0; // a later act ends an earlier run

@@ -21,7 +21,7 @@
     });
     const sides = [["right", "right"], ["left", "left"]];
     const side_choice = stage.choice("Pads", sides, update);
-    const more = stage.slider("pads more", { max: 12 }, update);
+    const more = stage.slider("extra pads", { max: 12 }, update);
     const grid = stage.grid("What the model gets", { tight: true });
     side_choice.value = side;
     const bars = element("div", { className: "qwl-four" }, ...rows.map((row) => row.bars));
