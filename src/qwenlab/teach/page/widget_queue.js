@@ -276,7 +276,6 @@ align-items:center}
       const head = stage.controls(...buttons, this.strategy, this.slots);
       stage.add(element("style", {}, STYLE), head, this.grid, this.legend, stage.sentence);
       stage.add(this.list, last);
-      stage.root.inert = true; // until the model is there
     }
 
     // --- What the reader does
@@ -450,7 +449,6 @@ align-items:center}
   qwenlab.widget("queue", async (stage) => {
     const widget = new QueueWidget(stage);
     [widget.model, widget.tokenizer] = await stage.bring();
-    stage.root.inert = false;
     widget.restart();
   });
   Object.assign(qwenlab, { QueueRun });
