@@ -217,7 +217,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   const LETTERS = "ABCDEFGHIJ"; // as many requests as can be sent
   const MOST_SLOTS = 4;
   const PACE = 110; // milliseconds from one step to the next
-  const REST = 1600; // after a step in which a request comes or ends, so that it can be read
+  const REST = 1300; // after a step in which a request comes or ends, so that it can be read
 
   const NOTHING = { prefill: 0, decode: 0, wasted: 0, idle: 0 };
 
@@ -276,7 +276,6 @@ align-items:center}
       const head = stage.controls(...buttons, this.strategy, this.slots);
       stage.add(element("style", {}, STYLE), head, this.grid, this.legend, stage.sentence);
       stage.add(this.list, last);
-      stage.root.inert = true; // until the model is there
     }
 
     // --- What the reader does
@@ -450,7 +449,6 @@ align-items:center}
   qwenlab.widget("queue", async (stage) => {
     const widget = new QueueWidget(stage);
     [widget.model, widget.tokenizer] = await stage.bring();
-    stage.root.inert = false;
     widget.restart();
   });
   Object.assign(qwenlab, { QueueRun });

@@ -242,7 +242,6 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       const head = stage.controls(this.pads);
       stage.add(element("style", {}, STYLE), this.player, head, this.grid, this.legend);
       stage.add(stage.sentence, this.list);
-      stage.root.inert = true; // until the model is there
     }
 
     add_line(text, b) {
@@ -315,7 +314,6 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   qwenlab.widget("steps", async (stage) => {
     const widget = new StepsWidget(stage);
     [widget.model, widget.tokenizer] = await stage.bring();
-    stage.root.inert = false;
     widget.restart();
   });
   Object.assign(qwenlab, { StepsRun });
