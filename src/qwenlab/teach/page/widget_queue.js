@@ -67,7 +67,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       this.engine.step();
       const { plan } = this.engine;
       const step = this.frames.length;
-      const slots = this.place(plan.kinds());
+      const slots = this.place(plan.slot_kinds());
       const joined = plan.prefill.map(({ request }) => this.entries[request.index]);
       joined.forEach((entry) => {
         entry.joined ??= step;
