@@ -56,7 +56,9 @@ def check_state(chat):
             ours = chat.model(
                 torch.tensor([unread]), state=chat.state.snapshot(), rows=[row], last_only=True
             )[0]
-            assert difference(ours, alone_logits(chat.model, said[:held] + unread)[-1]) <= 1e-5
+            hybrid = "linear_attention" in chat.model.config.layer_types
+            bound = 1e-4 if hybrid else 1e-5  # a random hybrid is badly conditioned
+            assert difference(ours, alone_logits(chat.model, said[:held] + unread)[-1]) <= bound
 
 
 @pytest.mark.parametrize("seed", range(count(8, 150)))

@@ -118,7 +118,9 @@ def test_rows_of_unlike_length_attend_in_parts(model, seed, monkeypatch):
     """A decode step cuts them where that spares enough keys: the same logits, and few keys beyond a
     row's own."""
     rng = random.Random(seed)
-    prompts = [[rng.randrange(300) for _ in range(rng.choice([3, 9, 40, 90]))] for _ in range(9)]
+    lengths = [rng.choice([3, 9, 40]) for _ in range(4)]  # four short rows in front of a long one
+    lengths += [rng.choice([3, 9, 40, 90]) for _ in range(4)] + [90]
+    prompts = [[rng.randrange(300) for _ in range(length)] for length in lengths]
     asked = []
     monkeypatch.setattr(attention, "BYTES_PER_CALL", 2**13)
     one_query = attention.one_query

@@ -37,9 +37,7 @@ class FastDeltaNet(FusedOwner, DeltaNet):
         q, k, v = self.step_heads(F.silu(mixed))
         out = delta_step_(q, k, v, decay, beta, recurrent_state)  # (B, value heads, Dv)
         self.write_step(batch, inputs[:, 1:], recurrent_state)
-        gate = F.silu(at_least_float32(z).view(out.shape))
-        out = (norm(self._modules["norm"], out) * gate).view(len(x), 1, -1)
-        return apply_linear(self.out_proj, out.to(x.dtype))
+        return self.gated_output(out, z)[:, None]
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         weight = None if runs_plain(x, DeltaNet) else self.fused_weight()
@@ -71,6 +69,14 @@ class FastDeltaNet(FusedOwner, DeltaNet):
         for tap in range(1, self.taps):
             mixed.addcmul_(inputs[:, tap : tap + width], taps[tap])
         return F.silu(mixed)
+
+    def gated_output(self, out: Tensor, z: Tensor) -> Tensor:
+        """As the plain one; of a decode step without its dimension W."""
+        if runs_plain(out, DeltaNet):
+            return super().gated_output(out, z)
+        gate = F.silu(at_least_float32(z).view(out.shape))
+        out = (norm(self._modules["norm"], out) * gate).flatten(-2)
+        return apply_linear(self.out_proj, out.to(z.dtype))
 
     def step_heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """mixed (B, channels) to q, k (B, value heads, Dk) and v (B, value heads, Dv)."""

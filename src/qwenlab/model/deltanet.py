@@ -70,9 +70,7 @@ class DeltaNet(nn.Module):
         # The convolution is causal and pads trail, so no real output saw one; only the state kept
         # for the next call must skip them.
         self.write_state(batch, batch.last_inputs(inputs), recurrent_state)
-        gate = F.silu(at_least_float32(z).view(out.shape))  # (B, W, value heads, Dv)
-        out = (self.norm(out) * gate).flatten(2)  # (B, W, value heads * Dv)
-        return self.out_proj(out.to(x.dtype))
+        return self.gated_output(out, z)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """x (B, W, hidden) to what the other steps need of it.
@@ -99,7 +97,17 @@ class DeltaNet(nn.Module):
         v = v.view(rows, width, self.value_heads, self.head_v_dim)
         q = q / math.sqrt(self.head_k_dim)
         group_size = self.value_heads // self.key_heads  # value heads that share a key head
-        return q.repeat_interleave(group_size, dim=2), k.repeat_interleave(group_size, dim=2), v
+        if group_size > 1:
+            q = q.repeat_interleave(group_size, dim=2)
+            k = k.repeat_interleave(group_size, dim=2)
+        return q, k, v
+
+    def gated_output(self, out: Tensor, z: Tensor) -> Tensor:
+        """out (B, W, value heads, Dv), normalised and gated by z (B, W, value heads * Dv), to
+        (B, W, hidden)."""
+        gate = F.silu(at_least_float32(z).view(out.shape))  # (B, W, value heads, Dv)
+        out = (self.norm(out) * gate).flatten(2)  # (B, W, value heads * Dv)
+        return self.out_proj(out.to(z.dtype))
 
     def read_state(self, batch: ForwardBatch, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """conv_state (B, taps - 1, channels) and recurrent_state (B, value heads, Dk, Dv).
@@ -181,8 +189,9 @@ def delta_chunks(
     Returns S^T q after each token (B, W, heads, Dv) and the new S.
     """
     # (B, heads, W, D), contiguous because the products below would copy them one after another.
-    q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))
-    g, beta = (x.transpose(1, 2)[..., None] for x in (g, beta))  # (B, heads, W, 1)
+    q, k, v, g, beta = (x.transpose(1, 2).contiguous() for x in (q, k, v, g, beta))
+    g = g[..., None]  # (B, heads, W, 1)
+    beta = beta[..., None]
     outputs = []
     for start in range(0, q.shape[2], chunk_size):
         tokens = slice(start, start + chunk_size)
