@@ -739,7 +739,7 @@ def test_an_output_brings_everything_that_it_needs(chromium, tmp_path, scripts):
 
 
 @browser
-@pytest.mark.parametrize("name", ["index.html", "notebooks/03-combined-mask.html"])
+@pytest.mark.parametrize("name", ["book/welcome.html", "notebooks/03-combined-mask.html"])
 def test_every_page_of_the_site_can_bring_a_model(chromium, name):
     """From whatever folder, opened as a file."""
     built_pages()

@@ -32,6 +32,7 @@ MOVED = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>This page has moved</title>
+<link rel="icon" href="data:,">
 <link rel="canonical" href="{address}">
 <script>location.replace("{address}" + location.search + location.hash)</script>
 <noscript><meta http-equiv="refresh" content="0; url={address}"></noscript>

@@ -531,7 +531,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       if (this.step >= this.count() - 1) {
         this.go(0);
       }
-      this.play_button.text = "⏸ Pause";
+      this.play_button.text = "❚❚ Pause";
       this.timer = setInterval(() => {
         this.go(this.step + 1);
         if (this.step >= this.count() - 1) {

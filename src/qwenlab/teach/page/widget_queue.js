@@ -354,7 +354,7 @@ align-items:center}
       if (this.run?.is_done()) {
         this.run = null;
       }
-      this.play_button.text = "⏸ Pause";
+      this.play_button.text = "❚❚ Pause";
       const next = () => {
         const frame = this.step();
         if (frame === null || this.run.is_done()) {

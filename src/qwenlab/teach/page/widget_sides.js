@@ -1,5 +1,5 @@
 // Two prompts in one rectangle, pads on the left or on the right: which token does the model read
-// on from, and what does it say next?
+// on from, and what does it generate next?
 //
 // Options: prompts ([question, start of the answer] each), side (what is chosen at first).
 
