@@ -12,8 +12,10 @@ import psutil
 import torch
 
 from qwenlab.fast import optimize
+from qwenlab.model.attention import repeat_heads
 from qwenlab.model.config import Config
 from qwenlab.model.model import Model
+from qwenlab.model.softmax import masked_softmax
 
 FULL = os.environ.get("QWENLAB_FULL") == "1"
 
@@ -105,6 +107,34 @@ def plainly(model: Model) -> Iterator[None]:
     finally:
         for weight, before in asked.items():
             weight.requires_grad_(before)
+
+
+@contextmanager
+def watched(model: Model, variant: str) -> Iterator[tuple[list, list]]:
+    """Inside, a dense model attends under that variant of the softmax. Two lists fill with every
+    layer's attention weights (B, H, Q, K), and with what is finite (B, T) after the embedding and
+    after each layer."""
+    weights = []
+    finite = []
+
+    def attend(q, k, v, mask, scale):
+        groups = q.shape[1] // k.shape[1]
+        scores = q @ repeat_heads(k, groups).mT * scale
+        weights.append(masked_softmax(scores, mask, variant))
+        return weights[-1] @ repeat_heads(v, groups)
+
+    def note(module, inputs, output):
+        finite.append(output.isfinite().all(-1))
+
+    parts = [model.model.embed_tokens, *model.model.layers]
+    hooks = [part.register_forward_hook(note) for part in parts]
+    model.attention = attend
+    try:
+        yield weights, finite
+    finally:
+        model.attention = "sdpa"
+        for hook in hooks:
+            hook.remove()
 
 
 def alone_logits(model: Model, ids: list[int]) -> torch.Tensor:

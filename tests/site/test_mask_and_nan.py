@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from browser import DESK, TELEPHONE, open_page, write_widget_page
+from helpers import watched
 from lesson_cells import code_cells
 from site_files import SITE, built_pages
 
@@ -329,25 +330,9 @@ def under(names: dict, cure: str):
     """What is finite (depth, B, T), the first pad's weights (T,), the ids that come next and each
     row's loss, under one variant of the softmax."""
     model = names["model"]
-    weights = []
-    finite = []
-
-    def attend(q, k, v, mask, scale):
-        groups = q.shape[1] // k.shape[1]
-        weights.append(masked_softmax(q @ repeat_heads(k, groups).mT * scale, mask, cure))
-        return weights[-1] @ repeat_heads(v, groups)
-
-    def note(module, inputs, output):
-        finite.append(output.isfinite().all(-1))
-
-    parts = [model.model.embed_tokens, *model.model.layers]
-    hooks = [part.register_forward_hook(note) for part in parts]
-    model.attention = attend
     ids = names["batch_ids"]
-    logits = model(ids, names["batch_mask"], position_ids=names["batch_positions"])
-    model.attention = "sdpa"
-    for hook in hooks:
-        hook.remove()
+    with watched(model, cure) as (weights, finite):
+        logits = model(ids, names["batch_mask"], position_ids=names["batch_positions"])
     losses = []
     for row, real in enumerate(names["real"].tolist()):
         first = real.index(True)

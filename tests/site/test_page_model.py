@@ -12,9 +12,9 @@ from html import escape
 import numpy as np
 import pytest
 import torch
-from browser import FLAGS, open_page
-from helpers import HYBRID, SHAPE, count, random_model, rectangle
-from site_files import CHROMIUM, SITE, built_pages, missing
+from browser import open_page
+from helpers import HYBRID, SHAPE, count, random_model, rectangle, watched
+from site_files import SITE, built_pages
 
 import qwenlab
 from qwenlab.engine.prefix import share
@@ -80,18 +80,6 @@ def site(tmp_path_factory, checkpoints):
     page = f'<!doctype html><meta charset="utf-8"><script src="loader.js"></script>{shown}'
     (folder / "page.html").write_text(page, encoding="utf-8")
     return folder
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    if CHROMIUM is None:
-        missing("no Chromium found: install it, or name it in QWENLAB_CHROMIUM")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 def ask(page, function: str, argument):
@@ -269,25 +257,8 @@ def test_what_can_be_watched_is_what_the_library_computes(page, models, how):
     model, _ = models["tiny"]
     ids, mask = rectangle([[1, 2, 3], [4, 5, 6, 7, 8], [9]], 5, "left", 466)
     both = qwenlab.combined_mask(mask)
-    weights = []
-    finite = []
-
-    def attention(q, k, v, mask, scale):
-        groups = q.shape[1] // k.shape[1]
-        scores = q @ repeat_heads(k, groups).mT * scale
-        weights.append(masked_softmax(scores, mask, how))
-        return weights[-1] @ repeat_heads(v, groups)
-
-    def note(module, inputs, output):
-        finite.append(output.isfinite().all(-1))
-
-    parts = [model.model.embed_tokens, *model.model.layers]
-    hooks = [part.register_forward_hook(note) for part in parts]
-    model.attention = attention
-    model(ids, both)
-    model.attention = "sdpa"
-    for hook in hooks:
-        hook.remove()
+    with watched(model, how) as (weights, finite):
+        model(ids, both)
     call = {"input_ids": ids.tolist(), "attention_mask": both.tolist(), "softmax": how}
     seen = ask(page, WATCH, ["tiny", call])
     assert seen["finite"] == [by_token.tolist() for by_token in finite]
