@@ -6,7 +6,8 @@ PYTHON := $(VENV)/bin/python
 PIP := $(PYTHON) -m pip --disable-pip-version-check
 SITE := _build/html/index.html
 
-# ipywidgets 7.7 is what Colab ships. It gets an environment of its own, which sees all of .venv beneath it.
+# ipywidgets 7.7 is what Colab ships. For `make test-all` it gets an environment of its own, which sees all of .venv
+# beneath it.
 WIDGETS7 := .venv-widgets7
 WIDGETS7_PINS := ipywidgets==7.7.5 ipython-genutils==0.2.0
 
@@ -15,8 +16,8 @@ OMP_WAIT_POLICY ?= PASSIVE
 export OMP_WAIT_POLICY
 
 # Tests run in as many processes as there are cores (at most four), each with one thread. A file stays in
-# one of them, but for those whose tests share nothing (tests/conftest.py).
-TESTS := OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n auto --maxprocesses 4 --dist loadgroup
+# one of them, but for those whose tests share nothing, and the longest come first (tests/conftest.py).
+TESTS := OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help book test test-all lab read repository clean distclean
@@ -34,9 +35,9 @@ book: $(VENV)/book.stamp ## build the site into _build/html (warnings are errors
 	@test -f $(SITE) || { echo "The build ended without $(SITE)." >&2; exit 1; }
 	@echo "==> The site is here: file://$(CURDIR)/$(SITE)"
 
-test: $(VENV)/test.stamp $(WIDGETS7)/stamp ## run the tests with reduced counts (ARGS="-k name" selects)
+test: $(VENV)/test.stamp ## run the tests with reduced counts (ARGS="-k name" selects)
 	@echo "==> Running the tests"
-	@test -f $(SITE) || echo "    (no site yet: its tests are skipped; run 'make book' first to include them)"
+	@test -f $(SITE) || echo "    (no site yet: its tests are skipped and the lessons run here; 'make book' first helps)"
 	@$(TESTS) $(ARGS)
 
 test-all: $(VENV)/test.stamp $(WIDGETS7)/stamp ## run the tests with every property at full count

@@ -13,6 +13,8 @@ ORDER = {
     "engine/padding.py": "ragged prompts as a rectangle",
     "engine/masks.py": "the combined mask, the reference that lessons compare with",
     "engine/request.py": "what is asked for, what is on its way, what is handed back",
+    "engine/options.py": "a caller's options, checked, and spread over the prompts",
+    "engine/prompts.py": "from prompts and options to requests",
     "engine/sampling.py": "from logits to the next id of each row",
     "engine/step_plan.py": "a step as a value",
     "engine/scheduler.py": "who runs, in which slot, and when an answer ends: no tensor",
@@ -35,7 +37,7 @@ def lines(path: Path) -> int:
 
 def main() -> None:
     for room in ("model", "engine", "fast"):
-        total = sum(lines(path) for path in (PACKAGE / room).glob("*.py"))
+        total = sum(map(lines, (PACKAGE / room).glob("*.py")))
         print(f"{room}/ has {total:,} lines, docstrings included")
     print()
     for name, what in ORDER.items():

@@ -1,5 +1,5 @@
-"""Take the picture of the README: the widget of the first lesson on the built site (`make book`
-first).
+"""Takes the picture of the README: the first widget of lesson 02 on the built site (run `make
+book` first).
 
     .venv/bin/python scripts/readme_picture.py
 

@@ -1,10 +1,10 @@
-"""Write the course's address into _config.yml and every notebook (`make repository URL=...
+"""Writes the course's address into _config.yml and every notebook (`make repository URL=...
 BRANCH=...`).
 
-The address is one fact that stands in many places: the site's launch and edit buttons, and the
-install cell of each notebook. This script is the only writer of all of them, and
-tests/test_repository.py checks that they agree. An empty address takes everything out again. Only
-the standard library is used, so it runs before any installation.
+The address appears in many places: the site's launch and edit buttons, and the install cell of each
+notebook. Only this script writes them, and tests/test_repository.py checks that they agree. An
+empty address removes everything again. Only the standard library is used, so it runs before any
+installation.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# The part of _config.yml that this script owns. It ends inside `html:`, since the edit buttons are
-# set there.
+# The part of _config.yml that this script owns. It ends inside `html:`, where the edit buttons are
+# set.
 BEGIN = "# >>> repository: written by `make repository URL=... BRANCH=...`, not by hand"
 END = "# <<< repository"
 BLOCK = re.compile(re.escape(BEGIN) + r"\n.*?" + re.escape(END), re.DOTALL)
@@ -25,11 +25,11 @@ INSTALL_CELL_ID = "install"
 
 
 class RepositoryError(ValueError):
-    """The address, or a file that should carry it, is not as expected. One line says what is wrong."""
+    """The address, or a file that should contain it, is wrong; the message is one line."""
 
 
 def check_address(url: str, branch: str) -> tuple[str, str]:
-    """Return the address without a trailing slash or `.git`, and the branch; ("", branch) means no
+    """Returns the address without a trailing slash or `.git`, and the branch; ("", branch) means no
     address."""
     url = url.strip().removesuffix("/").removesuffix(".git")
     if url and not re.fullmatch(
@@ -50,7 +50,7 @@ def check_address(url: str, branch: str) -> tuple[str, str]:
 
 
 def install_cell(url: str, branch: str) -> str:
-    """Return the source of a notebook's install cell: what a fresh Colab needs, and nothing
+    """Returns the source of a notebook's install cell: what a fresh Colab needs, and nothing
     anywhere else."""
     # At most 78 columns, so that no formatter has a reason to wrap it.
     head = [
@@ -69,7 +69,7 @@ def install_cell(url: str, branch: str) -> str:
 
 
 def config_block(url: str, branch: str) -> str:
-    """Return the marked part of _config.yml."""
+    """Returns the marked part of _config.yml."""
     if not url:
         return "\n".join([BEGIN, "html:", END])
     lines = [BEGIN, "repository:", f"  url: {url}", f"  branch: {branch}", '  path_to_book: ""']
@@ -86,7 +86,7 @@ def config_block(url: str, branch: str) -> str:
 
 
 def with_address_in_config(text: str, url: str, branch: str) -> str:
-    """Return _config.yml's text with the marked part replaced."""
+    """Returns _config.yml's text with the marked part replaced."""
     if len(BLOCK.findall(text)) != 1:
         raise RepositoryError(
             f"_config.yml: expected exactly one part between {BEGIN!r} and {END!r}"
@@ -95,16 +95,15 @@ def with_address_in_config(text: str, url: str, branch: str) -> str:
 
 
 def with_address_in_notebook(text: str, name: str, url: str, branch: str) -> str:
-    """Return a notebook's text with its install cell replaced, or put in before the first code
+    """Returns a notebook's text with its install cell replaced, or inserted before the first code
     cell."""
     try:
         notebook = json.loads(text)
         cells = notebook["cells"]
-        first_code = next(
-            (i for i, cell in enumerate(cells) if cell["cell_type"] == "code"), len(cells)
-        )
+        kinds = [cell["cell_type"] for cell in cells]
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise RepositoryError(f"{name}: not a notebook in JSON ({error})") from None
+    first_code = kinds.index("code") if "code" in kinds else len(cells)
     if first_code == len(cells) or cells[first_code].get("id") != INSTALL_CELL_ID:
         cells.insert(
             first_code,
@@ -122,34 +121,33 @@ def with_address_in_notebook(text: str, name: str, url: str, branch: str) -> str
 
 
 def set_repository(root: Path, url: str, branch: str) -> list[Path]:
-    """Write the address below `root` and return the files that changed. All texts are made before
+    """Writes the address below `root` and returns the files that changed. All texts are made before
     any is written.
 
     Raises RepositoryError for an address that is not https://host/owner/repository, and for a file
-    that cannot carry it; then nothing has been written.
+    that cannot contain it; then nothing has been written.
     """
     url, branch = check_address(url, branch)
     config = root / "_config.yml"
-    old = {
-        path: path.read_text(encoding="utf-8")
-        for path in [config, *sorted((root / "notebooks").glob("*.ipynb"))]
-    }
-    new = {
-        path: with_address_in_config(text, url, branch)
-        if path == config
-        else with_address_in_notebook(text, path.relative_to(root).as_posix(), url, branch)
-        for path, text in old.items()
-    }
-    changed = [path for path in old if new[path] != old[path]]
-    for path in changed:
-        path.write_text(new[path], encoding="utf-8")
-    return changed
+    changed = {}
+    for path in [config, *sorted((root / "notebooks").glob("*.ipynb"))]:
+        old = path.read_text(encoding="utf-8")
+        if path == config:
+            new = with_address_in_config(old, url, branch)
+        else:
+            name = path.relative_to(root).as_posix()
+            new = with_address_in_notebook(old, name, url, branch)
+        if new != old:
+            changed[path] = new
+    for path, text in changed.items():
+        path.write_text(text, encoding="utf-8")
+    return list(changed)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--url", required=True, help="https://host/owner/repository; empty takes the address out"
+        "--url", required=True, help="https://host/owner/repository; empty removes the address"
     )
     parser.add_argument("--branch", default="main")
     arguments = parser.parse_args()
@@ -163,7 +161,7 @@ def main() -> int:
     print(
         f"{len(changed)} files changed"
         if changed
-        else "nothing to change: the address stands everywhere already"
+        else "nothing to change: the address is everywhere already"
     )
     return 0
 

@@ -1,17 +1,18 @@
-"""Make the stored results of lesson 14: `tiny-base` learns from the traces of `tiny`, and unseen
-problems say how much.
+"""Makes the stored results of lesson 14: `tiny-base` learns from the traces of `tiny`, measured on
+unseen problems.
 
-The traces are made once. Then one process with one thread a run; as many at a time as there are
-idle cores. The files in runs/ are parts; the last command puts them together.
+The traces are made once. Then each run is one process with one thread; run as many at a time as
+there are idle cores. The files in runs/ are parts, which the last command merges.
 
-    export OMP_NUM_THREADS=1 python scripts/stored_distillation.py --traces runs/distillation python
-    scripts/stored_distillation.py --traces runs/distillation --seed 0 --out
-    runs/distillation-0.json  # 1, 2 python scripts/stored_distillation.py --merge
-    runs/distillation-*.json \\
+    export OMP_NUM_THREADS=1
+    python scripts/stored_distillation.py --traces runs/distillation
+    python scripts/stored_distillation.py --traces runs/distillation --seed 0 \\
+        --out runs/distillation-0.json                                  # and seeds 1 and 2
+    python scripts/stored_distillation.py --merge runs/distillation-*.json \\
         --out src/qwenlab/teach/stored/distillation.json
 
-Minutes are those of training. The accuracies on all of tiny-test, before and after, are taken apart
-from them.
+Minutes are those of training. They do not include measuring the accuracies on all of tiny-test,
+before and after.
 """
 
 import argparse
@@ -26,24 +27,27 @@ import torch
 import qwenlab
 from qwenlab.bench.timing import machine_name
 from qwenlab.evaluation.evaluation import evaluate
-from qwenlab.evaluation.problems import load_problems
+from qwenlab.evaluation.problems import Problem, load_problems
 from qwenlab.files import write_whole
+from qwenlab.model.model import Model
+from qwenlab.text.tokenizer import Tokenizer
 from qwenlab.training.distillation import distill
 from qwenlab.training.traces import TRACES, load_traces, make_traces
 
-TEACHER, STUDENT = "tiny", "tiny-base"
-LONGEST = 160  # tokens of an answer: a trace's, or one in a test
+TEACHER = "tiny"
+STUDENT = "tiny-base"
+LONGEST = 160  # tokens of an answer, in a trace or a test
 # As in the lesson.
 SETTINGS = {"batch_size": 16, "lr": 2e-3, "held_out": 64}
 EPOCHS = 100  # more than the minutes allow
 
 
-def right(model, tokenizer, problems: list) -> float:
-    """Share of the problems that the greedy answer gets right."""
+def right(model: Model, tokenizer: Tokenizer, problems: list[Problem]) -> float:
+    """The share of the problems whose greedy answer is right."""
     return evaluate(model, tokenizer, problems, batch_size=128, max_new_tokens=LONGEST).accuracy
 
 
-def provenance(seconds: float, model) -> dict:
+def provenance(seconds: float, model: Model) -> dict:
     return {
         "machine": machine_name(model.device),
         "torch": torch.__version__,
@@ -87,14 +91,15 @@ def train(folder: Path, seed: int, minutes: float, problems: int) -> dict:
 
 
 def merge(parts: list[Path]) -> dict:
-    runs = sorted(
-        (json.loads(part.read_text(encoding="utf-8")) for part in parts),
-        key=lambda run: run["seed"],
-    )
-    said = dict(runs[0]["provenance"])
-    said["command"] = " ".join(["python", "scripts/stored_distillation.py", *sys.argv[1:]])
-    said["seconds"] = sum(run["provenance"]["seconds"] for run in runs)
-    return {"provenance": said, "settings": SETTINGS, "runs": runs}
+    """The lesson's file from those of the runs."""
+    runs = []
+    for part in parts:
+        runs.append(json.loads(part.read_text(encoding="utf-8")))
+    runs.sort(key=lambda run: run["seed"])
+    whole = dict(runs[0]["provenance"])
+    whole["command"] = " ".join(["python", "scripts/stored_distillation.py", *sys.argv[1:]])
+    whole["seconds"] = sum(run["provenance"]["seconds"] for run in runs)
+    return {"provenance": whole, "settings": SETTINGS, "runs": runs}
 
 
 def main() -> None:
@@ -103,13 +108,11 @@ def main() -> None:
         "--traces",
         type=Path,
         metavar="FOLDER",
-        help="of the teacher's traces; made there without --seed",
+        help="folder of the teacher's traces; without --seed, they are made there",
     )
     parser.add_argument("--seed", type=int, help="train with this seed")
-    parser.add_argument(
-        "--merge", type=Path, nargs="+", metavar="PART", help="put the parts together"
-    )
-    parser.add_argument("--out", type=Path, help="the file that is written")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="PART", help="merge the parts")
+    parser.add_argument("--out", type=Path, help="the file to write")
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument(
         "--limit", type=int, help="problems of the teacher (default: all of tiny-train)"

@@ -1,23 +1,23 @@
-"""Make the stored results of lesson 13: `tiny-base` learns by GRPO, and unseen problems say what it
-has learned.
+"""Makes the stored results of lesson 13: `tiny-base` learns by GRPO, measured on unseen problems.
 
-One process with one thread a run; as many at a time as there are idle cores. A run that was stopped
-goes on when the same command is given again. The files in runs/ and speed.json are parts; the last
-command puts them together.
+Each run is one process with one thread; run as many at a time as there are idle cores. A run that
+was stopped resumes when the same command is given again. The files in runs/ and speed.json are
+parts, which the last command merges.
 
     export OMP_NUM_THREADS=1
-    python scripts/stored_grpo.py --seed 0 --minutes 5 --out runs/seed-0.json   # and --seed 1, --seed 2
+    python scripts/stored_grpo.py --seed 0 --minutes 5 --out runs/seed-0.json   # and seeds 1, 2
     python scripts/stored_grpo.py --seed 0 --minutes 1 --lr 3e-3 --out runs/high-lr.json
     python scripts/stored_grpo.py --speed --out runs/speed.json                 # on an idle machine
     python scripts/stored_grpo.py --merge runs/*.json --out src/qwenlab/teach/stored/grpo.json
 
-Minutes are those of training. The accuracies are taken apart from them: on all of tiny-test before
-and after, and every few steps on the first of its problems.
+Minutes are those of training. They do not include measuring the accuracies: on all of tiny-test
+before and after, and every few steps on the first of its problems.
 """
 
 import argparse
 import json
 import sys
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from time import perf_counter
@@ -27,8 +27,10 @@ import torch
 import qwenlab
 from qwenlab.bench.timing import Spread, alternate, machine_name
 from qwenlab.evaluation.evaluation import evaluate
-from qwenlab.evaluation.problems import load_problems, problem_prompts
+from qwenlab.evaluation.problems import Problem, load_problems, problem_prompts
 from qwenlab.files import write_whole
+from qwenlab.model.model import Model
+from qwenlab.text.tokenizer import Tokenizer
 from qwenlab.training.rl import grpo
 
 CHECKPOINT = "tiny-base"
@@ -50,8 +52,10 @@ KEPT = (
 )
 
 
-def accuracy(model, tokenizer, problems: list, temperature: float) -> float:
-    """Share of the problems that one answer each gets right."""
+def accuracy(
+    model: Model, tokenizer: Tokenizer, problems: list[Problem], temperature: float
+) -> float:
+    """The share of the problems that are right, with one answer to each."""
     options = {
         "batch_size": 128,
         "max_new_tokens": LONGEST,
@@ -61,14 +65,14 @@ def accuracy(model, tokenizer, problems: list, temperature: float) -> float:
     return evaluate(model, tokenizer, problems, **options).accuracy
 
 
-def both(model, tokenizer, problems: list) -> dict[str, float]:
+def both(model: Model, tokenizer: Tokenizer, problems: list[Problem]) -> dict[str, float]:
     return {
         "sampled": accuracy(model, tokenizer, problems, 1.0),
         "greedy": accuracy(model, tokenizer, problems, 0.0),
     }
 
 
-def provenance(model, seconds: float) -> dict:
+def provenance(model: Model, seconds: float) -> dict:
     return {
         "machine": machine_name(model.device),
         "torch": torch.__version__,
@@ -89,11 +93,12 @@ def train(
     """One run: its metrics, its accuracies on the way, and those on `problems` unseen problems
     before and after.
 
-    The training's own folder, and the accuracies so far, stand beside `out`.
+    The training's own folder and the accuracies so far are written beside `out`.
     """
     work = out.with_suffix("")
     notes = work.with_name(work.name + ".tests.json")
-    held_out, train_set = load_problems("tiny-test", problems), load_problems("tiny-train")
+    held_out = load_problems("tiny-test", problems)
+    train_set = load_problems("tiny-train")
     model, tokenizer = qwenlab.load(CHECKPOINT, dtype="float32", device="cpu")
     began = perf_counter()
     done = json.loads(notes.read_text()) if notes.exists() else {}
@@ -104,9 +109,8 @@ def train(
         work.parent.mkdir(parents=True, exist_ok=True)
         write_whole(notes, json.dumps(done))
         steps = done["tests"][-1]["step"] + every
-        model, tokenizer = qwenlab.load(
-            CHECKPOINT, dtype="float32", device="cpu"
-        )  # the folder holds what it learned
+        # A fresh model, because the folder holds what was learned.
+        model, tokenizer = qwenlab.load(CHECKPOINT, dtype="float32", device="cpu")
         options = {
             "steps": steps,
             "minutes": minutes,
@@ -129,6 +133,14 @@ def train(
         print(f"seed {seed}, step {len(metrics)}: {done['tests'][-1]}", file=sys.stderr, flush=True)
         if len(metrics) < steps:
             break
+    history = {name: [] for name in ("step", "sampled", "greedy")}
+    for test in done["tests"]:
+        for name, values in history.items():
+            values.append(test[name])
+    kept = {name: [] for name in KEPT}
+    for record in metrics:
+        for name, values in kept.items():
+            values.append(float(f"{record[name]:.4g}"))
     return {
         "seed": seed,
         "lr": lr,
@@ -137,19 +149,18 @@ def train(
         "before": done["before"],
         "after": both(model, tokenizer, held_out),
         "test_problems": tests,
-        "tests": {
-            name: [test[name] for test in done["tests"]] for name in ("step", "sampled", "greedy")
-        },
-        "metrics": {name: [float(f"{record[name]:.4g}") for record in metrics] for name in KEPT},
+        "tests": history,
+        "metrics": kept,
         "provenance": provenance(model, perf_counter() - began),
     }
 
 
 def speed(repeats: int) -> dict:
-    """Sampled tokens a second of one step's rollouts, so many rows at once."""
+    """Sampled tokens per second of one step's rollouts, at each number of rows."""
     model, tokenizer = qwenlab.load(CHECKPOINT, dtype="float32", device="cpu")
     problems = load_problems("tiny-train", SETTINGS["prompts_per_step"])
-    prompts, seeds = problem_prompts(tokenizer, problems), [problem.number for problem in problems]
+    prompts = problem_prompts(tokenizer, problems)
+    seeds = [problem.number for problem in problems]
     options = {
         "n": SETTINGS["num_rollouts"],
         "max_new_tokens": SETTINGS["max_new_tokens"],
@@ -163,11 +174,9 @@ def speed(repeats: int) -> dict:
 
     began = perf_counter()
     readings = alternate(rollouts, BATCHES, repeats, progress=True)
-    spreads = {rows: Spread.of(rates) for rows, rates in readings.items()}
-    table = [
-        {"rows": rows, "median": s.median, "low": s.low, "high": s.high}
-        for rows, s in spreads.items()
-    ]
+    table = []
+    for rows, rates in readings.items():
+        table.append({"rows": rows, **asdict(Spread.of(rates))})
     return {
         "speed": table,
         "repeats": repeats,
@@ -176,21 +185,24 @@ def speed(repeats: int) -> dict:
 
 
 def merge(parts: list[Path]) -> dict:
-    """The lesson's file from the runs and the speed."""
-    found = [
-        json.loads(part.read_text()) for part in parts if not part.name.endswith(".tests.json")
-    ]
-    runs = sorted(
-        (part for part in found if "metrics" in part), key=lambda run: (run["lr"], run["seed"])
-    )
-    (fast,) = [part for part in found if "speed" in part]
-    said = runs[0]["provenance"] | {"seconds": sum(part["provenance"]["seconds"] for part in found)}
-    said["command"] += "; each run has its own"
-    for part in found:
-        part["provenance"] = {
-            name: part["provenance"][name] for name in ("command", "machine", "date")
-        }
-    return {"provenance": said, "settings": SETTINGS, "speed": fast, "runs": runs}
+    """The lesson's file from those of the runs and of the speed."""
+    runs = []
+    speeds = []
+    for path in parts:
+        if path.name.endswith(".tests.json"):
+            continue
+        part = json.loads(path.read_text())
+        (runs if "metrics" in part else speeds).append(part)
+    runs.sort(key=lambda run: (run["lr"], run["seed"]))
+    (fast,) = speeds
+    whole = dict(runs[0]["provenance"])
+    whole["command"] += "; each run has its own"
+    whole["seconds"] = 0
+    for part in [*runs, fast]:
+        made = part["provenance"]
+        whole["seconds"] += made["seconds"]
+        part["provenance"] = {name: made[name] for name in ("command", "machine", "date")}
+    return {"provenance": whole, "settings": SETTINGS, "speed": fast, "runs": runs}
 
 
 def main() -> None:
@@ -198,14 +210,12 @@ def main() -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--seed", type=int, help="train with this seed")
     what.add_argument("--speed", action="store_true", help="measure the rollouts")
-    what.add_argument(
-        "--merge", type=Path, nargs="+", metavar="PART", help="put the parts together"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="the file that is written")
+    what.add_argument("--merge", type=Path, nargs="+", metavar="PART", help="merge the parts")
+    parser.add_argument("--out", type=Path, required=True, help="the file to write")
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--every", type=int, default=10, help="steps between two tests")
-    parser.add_argument("--tests", type=int, default=250, help="problems of such a test")
+    parser.add_argument("--tests", type=int, default=250, help="problems in each of these tests")
     parser.add_argument(
         "--problems", type=int, default=1000, help="problems of the tests before and after"
     )

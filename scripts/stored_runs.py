@@ -1,8 +1,8 @@
-"""Record folders of runs by the first edition, half-way and complete: tests/recordings/runs.
+"""Records run folders of the first edition, interrupted and complete: tests/recordings/runs.
 
-Two random models of some thousand parameters, one a family, evaluate, vote, and learn by GRPO and
-by distillation. Each runs twice: to its end, and until it is interrupted. Later code is to finish
-what was interrupted as the first edition finished it, so the folders aren't made again.
+Two random models of some thousand parameters, one per family, evaluate, vote, and learn by GRPO and
+by distillation. Each task runs twice: to its end, and until it is interrupted. Later code must
+finish an interrupted run as the first edition did, so the folders are not made again.
 
     OMP_NUM_THREADS=1 python scripts/stored_runs.py --out tests/recordings/runs
 """
@@ -13,7 +13,9 @@ import os
 import shutil
 import signal
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -42,7 +44,7 @@ SMALL_HYBRID = {
     "linear_value_head_dim": 6,
 }
 FAMILIES = {"dense": {**DENSE, **SMALL}, "hybrid": {**HYBRID, **SMALL, **SMALL_HYBRID}}
-LOUD = 5  # so many times larger embeddings make random answers of digits and stop ids
+LOUD = 5  # embeddings this many times larger make random answers of digits and stop ids
 PROBLEMS = 6
 GRPO_STEPS = 6
 TORN = '{"step": 3, "rew'  # what a kill may leave of a line
@@ -55,8 +57,15 @@ TASKS = {
 }
 
 
-def run(task: str, family: str, runs: Path, folder: Path, interrupt=None):
-    """Runs `task` in `folder`, or goes on with it there; `interrupt()` is called before each pass.
+def run(
+    task: str,
+    family: str,
+    runs: Path,
+    folder: Path,
+    interrupt: Callable[[], None] | None = None,
+) -> Any:
+    """Runs `task` in `folder`, or resumes it there; `interrupt()` is called before each forward
+    pass.
 
     `runs` has the models and the data. Returns what the task returns.
     """
@@ -80,9 +89,9 @@ def run(task: str, family: str, runs: Path, folder: Path, interrupt=None):
 
 
 class Interrupt:
-    """A Ctrl-C, once, as soon as a file has so many lines."""
+    """A single Ctrl-C, as soon as a file has `lines` lines."""
 
-    def __init__(self, path: Path, lines: int):
+    def __init__(self, path: Path, lines: int) -> None:
         self.path = path
         self.lines = lines
         self.done = False
@@ -96,7 +105,7 @@ class Interrupt:
 
 
 class Kill(Interrupt):
-    """The same at once: the step isn't finished, nothing is saved."""
+    """The same without finishing the step or saving anything."""
 
     def __call__(self) -> None:
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -117,9 +126,7 @@ def write_model(family: str, folder: Path) -> None:
     stops = {"eos_token_id": config["eos_token_id"]}
     (folder / "generation_config.json").write_text(json.dumps(stops) + "\n")
     tensors = dict(make_model(config).named_parameters())
-    loud = [tensors["model.embed_tokens.weight"][token_id] for token_id in loud_ids(folder)]
-    for embedding in loud:
-        embedding *= LOUD
+    tensors["model.embed_tokens.weight"][loud_ids(folder)] *= LOUD
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     os.chmod(folder / "model.safetensors", 0o644)
 
@@ -130,7 +137,7 @@ def loud_ids(folder: Path) -> list[int]:
 
 
 def write_problems(family: str, runs: Path) -> None:
-    """Problems whose right answer the model gives now and then: else GRPO has nothing to learn."""
+    """Problems that the model sometimes gets right, because GRPO would learn nothing otherwise."""
     model, tokenizer = qwenlab.load(runs / f"model-{family}", torch.float32, "cpu")
     asked = load_problems("tiny-train", 120)
     samples = 24
@@ -144,7 +151,7 @@ def write_problems(family: str, runs: Path) -> None:
         if 0.15 * samples <= count <= 0.7 * samples:
             lines.append(json.dumps({"problem": problem.problem, "answer": answer}))
     if len(lines) < PROBLEMS:
-        raise SystemExit(f"{family}: {len(lines)} problems are of use, expected {PROBLEMS}")
+        raise SystemExit(f"{family}: {len(lines)} usable problems, expected at least {PROBLEMS}")
     text = "\n".join(lines[:PROBLEMS]) + "\n"
     (runs / f"problems-{family}.jsonl").write_text(text)
 

@@ -1,10 +1,10 @@
-"""Record what the first edition answers to 200 random workloads:
+"""Records what the first edition answers to 200 random workloads:
 tests/recordings/workloads.json.gz.
 
-A workload follows from its seed, a weight from its parameter's name, both without torch's random
-numbers; so the file holds no prompts and no weights, only what was answered: ids, finish reasons,
-logprobs, and what each slot did in each step. The first edition answered; later code is held to it,
-so the file isn't made again unless the meaning of an option changes.
+A workload follows from its seed and a weight from its parameter's name, both without torch's random
+numbers. So the file contains no prompts and no weights, only the answers: ids, finish reasons,
+logprobs, and what each slot did in each step. Later code must give the answers of the first
+edition, so the file is not made again unless the meaning of an option changes.
 
     OMP_NUM_THREADS=1 python scripts/stored_workloads.py --out tests/recordings/workloads.json.gz
 
@@ -17,7 +17,8 @@ import argparse
 import gzip
 import json
 import random
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -27,6 +28,8 @@ import torch
 from torch import Tensor
 
 import qwenlab
+from qwenlab.engine.request import RequestOutput
+from qwenlab.engine.results import Stats
 
 COUNT = 200
 MARGIN = 1e-4  # of logits: no id may depend on less
@@ -111,7 +114,7 @@ def last_bit_changed(config: dict, seed: int) -> qwenlab.Model:
 
 @dataclass
 class Answers:
-    """What a workload was answered: for each request its ids, its end and its logprobs."""
+    """The answers to a workload: for each request its ids, its end and its logprobs."""
 
     token_ids: list[list[int]]
     finish_reasons: list[str]
@@ -122,12 +125,12 @@ class Answers:
 
 
 class Workload:
-    """Prompts, how each is to be answered, and by what: `generate` or an Engine with arrivals."""
+    """Prompts with their options, for `generate` or for an Engine with arrivals."""
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int) -> None:
         rng = random.Random(seed)
         self.family = ("dense", "hybrid")[seed % 2]
-        self.open = seed // 2 % 2 == 1  # an Engine that requests come to
+        self.open = seed // 2 % 2 == 1  # an Engine at which requests arrive
         self.strategy = STRATEGIES[seed // 4 % 4] if not self.open else "continuous"
         beginning = []
         if rng.random() < 0.4:
@@ -145,7 +148,7 @@ class Workload:
         self.shared_prefix = rng.choice([None, True, False])
         # Of an Engine only:
         self.chunk = rng.randint(1, 32)
-        longest = max(len(prompt) for prompt in self.prompts)
+        longest = max(map(len, self.prompts))
         tight = longest + rng.randint(2, 30)
         loose = longest + rng.randint(20, 80)
         self.token_budget = rng.choice([None, tight, loose])  # too few tokens for all: preemptions
@@ -154,14 +157,17 @@ class Workload:
         self.cancels = [rng.choice([None, None, None, rng.randint(0, 8)]) for _ in self.prompts]
 
     def digest(self) -> str:
-        """Some letters that change with anything about the workload."""
+        """A short hash of everything about the workload."""
         return sha256(repr(vars(self)).encode()).hexdigest()[:8]
 
-    def run(self, model, sampler=None) -> Answers:
+    def run(self, model: qwenlab.Model, sampler: Callable | None = None) -> Answers:
         return self.run_engine(model, sampler) if self.open else self.run_generate(model, sampler)
 
-    def run_generate(self, model, sampler) -> Answers:
-        options = {name: [own[name] for own in self.options] for name in self.options[0]}
+    def run_generate(self, model: qwenlab.Model, sampler: Callable | None) -> Answers:
+        options = defaultdict(list)
+        for own in self.options:
+            for name, value in own.items():
+                options[name].append(value)
         if self.one_seed is not None:
             options["seed"] = self.one_seed
         result = qwenlab.generate(
@@ -176,7 +182,7 @@ class Workload:
         )
         return answers_of(result, result.stats)
 
-    def run_engine(self, model, sampler) -> Answers:
+    def run_engine(self, model: qwenlab.Model, sampler: Callable | None) -> Answers:
         engine = qwenlab.Engine(model, self.slots, self.token_budget, self.chunk, sampler=sampler)
         requests = []
         step = 0
@@ -186,11 +192,11 @@ class Workload:
                 requests.append(engine.submit(self.prompts[place], **self.options[place]))
             for request, after in zip(requests, self.cancels, strict=False):
                 if after is not None and len(request.token_ids) >= after:
-                    engine.cancel(request)  # nothing happens to one that has ended
+                    engine.cancel(request)  # no effect on one that has ended
             engine.step()
             step += 1
             if step > 5000:
-                raise RuntimeError("the engine goes round in circles")
+                raise RuntimeError(f"the engine has not finished after {step - 1} steps")
         return answers_of(requests, engine.stats)
 
 
@@ -199,7 +205,7 @@ def random_ids(rng: random.Random, count: int) -> list[int]:
 
 
 def random_options(rng: random.Random, sampled: bool) -> dict:
-    """How one prompt is to be answered, in the words of `generate` and `Engine.submit`."""
+    """How one prompt is to be answered: options of `generate` and `Engine.submit`."""
     some_ids = tuple(range(rng.randrange(20), 320, 20))
     return {
         "max_new_tokens": rng.choice([0, *[rng.randint(1, 32)] * 9]),
@@ -216,7 +222,7 @@ def running(requests: Sequence) -> bool:
     return any(request.finish_reason is None for request in requests)
 
 
-def answers_of(requests: Sequence, stats) -> Answers:
+def answers_of(requests: Sequence[RequestOutput], stats: Stats) -> Answers:
     return Answers(
         token_ids=[list(request.token_ids) for request in requests],
         finish_reasons=[request.finish_reason for request in requests],
@@ -229,11 +235,13 @@ def answers_of(requests: Sequence, stats) -> Answers:
 
 def difference(ours: list[list[float]], theirs: list[list[float]]) -> float:
     """max|a - b| / max(1, max|b|) of all logprobs of a workload."""
-    pairs = []
+    gap = 0.0
+    scale = 1.0
     for one, other in zip(ours, theirs, strict=True):
-        pairs += zip(one, other, strict=True)
-    largest = max((abs(b) for _, b in pairs), default=0.0)
-    return max((abs(a - b) for a, b in pairs), default=0.0) / max(1.0, largest)
+        for a, b in zip(one, other, strict=True):
+            gap = max(gap, abs(a - b))
+            scale = max(scale, abs(b))
+    return gap / scale
 
 
 # --- The file -------------------------------------------------------------------------------------
@@ -260,36 +268,42 @@ def record_of(seed: int, workload: Workload, answers: Answers) -> dict:
     for step, _, request, kind in answers.events:
         entry = kind[0] + ("" if request is None else str(request))
         steps.setdefault(step, []).append(entry)
+    logprobs = []
+    for own in answers.logprobs:
+        logprobs.append([round(value, 6) for value in own])
     return {
         "seed": seed,
         "digest": workload.digest(),
         "token_ids": answers.token_ids,
         "finish_reasons": answers.finish_reasons,
         "stop_ids": answers.stop_ids,
-        "logprobs": [[round(value, 6) for value in own] for own in answers.logprobs],
+        "logprobs": logprobs,
         "preempted": answers.preempted,
         "first_step": min(steps, default=0),
-        "events": [" ".join(entries) for entries in steps.values()],
+        "events": list(map(" ".join, steps.values())),
     }
 
 
 class Steady:
-    """The default sampler, which also notes whether an id could have been another by rounding."""
+    """The default sampler, which also notes whether rounding could have changed an id."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.ok = True
         self.noise = torch.Generator().manual_seed(0)
 
     def __call__(self, logits: Tensor, requests: Sequence) -> Tensor:
         ids = qwenlab.sample(logits, requests)
         best = logits.topk(2).values
-        wanted = [request.finish_reason is None for request in requests]
-        greedy = [request.temperature == 0 for request in requests]
+        running = []
+        greedy = []
+        for request in requests:
+            running.append(request.finish_reason is None)
+            greedy.append(request.temperature == 0)
         close = (best[:, 0] - best[:, 1] < MARGIN) & torch.tensor(greedy)
         for _ in range(8):
             noise = torch.randn(logits.shape, generator=self.noise).sign()
             close |= qwenlab.sample(logits + MARGIN / 2 * noise, requests) != ids
-        self.ok &= not bool((close & torch.tensor(wanted)).any())
+        self.ok &= not bool((close & torch.tensor(running)).any())
         return ids
 
 
@@ -298,9 +312,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--count", type=int, default=COUNT)
     asked = parser.parse_args()
-    models = {name: make_model(config) for name, config in FAMILIES.items()}
+    models = {}
     others = {}
     for name, config in FAMILIES.items():
+        models[name] = make_model(config)
         others[name] = [last_bit_changed(config, seed) for seed in range(3)]
     records = []
     worst = 0.0

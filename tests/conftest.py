@@ -2,6 +2,7 @@
 network."""
 
 import os
+import signal
 
 # Both are read on import, of huggingface_hub and torch; a test that needs a hub starts its own.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -9,10 +10,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests st
 
 import pytest
 import torch
+from browser import address, chromium  # noqa: F401  (fixtures)
 from helpers import FAMILIES, FULL, random_model
 from hypothesis import HealthCheck, settings
 
 from qwenlab.cli.main import main
+
+# A shell's background jobs ignore Ctrl-C; tests press it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "qwenlab", deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
@@ -24,6 +30,13 @@ THREADS = torch.get_num_threads()
 # Files whose tests share nothing and take long: with `--dist loadgroup` each test goes to whatever
 # process is idle.
 APART = ("test_lessons.py", "test_live.py")
+# The longest files, half a minute each or more. They come first, so that no process ends alone.
+LONGEST = ("test_browser.py", *APART, "test_lesson_12.py", "test_grading.py", "test_site.py")
+
+
+def place_in_line(item) -> int:
+    name = item.path.name
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
 def pytest_collection_modifyitems(items):
@@ -33,9 +46,7 @@ def pytest_collection_modifyitems(items):
         )
         if not FULL and item.get_closest_marker("full"):
             item.add_marker(pytest.mark.skip(reason="full count only: make test-all"))
-    items.sort(
-        key=lambda item: item.path.name not in APART
-    )  # the longest first, so that no process ends alone
+    items.sort(key=place_in_line)
 
 
 @pytest.fixture(autouse=True)

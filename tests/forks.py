@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,13 +29,13 @@ CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shu
 
 
 class Forked:
-    """A running process. streams: (stdin, stdout, stderr), each a path, or an end of a
-    `FORKS.Pipe()`, or None.
+    """A running process. streams: (stdin, stdout, stderr), each the path of a file, or None.
 
-    signal_at: the place (from 0) right before which the process sends itself `signal_number`. torn:
-    no file may grow beyond so many bytes from `signal_at` on; the write that would do it ends the
-    process halfway. settings: what is changed before, as {"qwenlab.module.NAME": value}; variables:
-    environment variables.
+    signal_at: the place (from 0) right before which the process sends itself `signal_number`.
+    torn: no file may grow beyond so many bytes from `signal_at` on: the write that would do it ends
+    the process halfway.
+    settings: what is changed before, as {"qwenlab.module.NAME": value}.
+    variables: environment variables, None to remove one.
     """
 
     def __init__(
@@ -48,15 +49,29 @@ class Forked:
         streams=(None, None, None),
         cwd: Path | None = None,
         settings: dict | None = None,
+        variables: dict | None = None,
     ):
         self.folder = folder
         self.log = folder.with_name(f"{folder.name}.places")
         self.log.write_text("")
+        for stream in streams[1:]:
+            if stream is not None:
+                Path(stream).touch()
         place = (str(folder), str(self.log), signal_at, signal_number, torn)
+        changes = (settings or {}, variables or {})
         self.process = FORKS.Process(
-            target=child, args=(function, arguments, place, streams, cwd, settings or {})
+            target=child, args=(function, arguments, place, streams, cwd, *changes)
         )
         self.process.start()
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Raises AssertionError if the process ends before."""
+        while not condition():
+            assert self.process.is_alive() or condition(), "it ended before"
+            time.sleep(0.005)
+
+    def interrupt(self) -> None:
+        os.kill(self.process.pid, signal.SIGINT)
 
     def end(self) -> int:
         """The exit status, or the negative number of the signal that ended it."""
@@ -69,8 +84,12 @@ class Forked:
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
 
-def child(function, arguments, place, streams, cwd, settings):
+def child(function, arguments, place, streams, cwd, settings, variables):
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name, value in variables.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
     torch.set_num_threads(1)
     if cwd is not None:
         os.chdir(cwd)
@@ -87,15 +106,12 @@ def redirect(number: int, stream) -> None:
     """As if the process had been started with this stream as its stdin, stdout or stderr."""
     if stream is None:
         return
-    if isinstance(stream, (str, Path)):
-        opened = os.open(
-            stream, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        )
-    else:
-        opened = stream.fileno()
-    os.dup2(opened, number)
+    flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    os.dup2(os.open(stream, flags), number)
     name = ("stdin", "stdout", "stderr")[number]
-    setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", buffering=1, closefd=False))
+    mode = "r" if number == 0 else "w"
+    encoding = os.environ.get("PYTHONIOENCODING", "utf-8")
+    setattr(sys, name, open(number, mode, buffering=1, encoding=encoding, closefd=False))
 
 
 def count_places(
@@ -136,6 +152,6 @@ def changes_a_file(event: str, arguments: tuple, folder: str) -> bool:
     return path.startswith(folder) or not os.path.isabs(path)
 
 
-def command(*arguments) -> None:
+def run_command(*arguments) -> None:
     """A command of qwenlab, to its end."""
     main([str(argument) for argument in arguments])

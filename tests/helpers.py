@@ -4,12 +4,18 @@ import os
 import random
 import re
 import signal
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 
+import psutil
 import torch
 
 from qwenlab.fast import optimize
+from qwenlab.model.attention import repeat_heads
 from qwenlab.model.config import Config
 from qwenlab.model.model import Model
+from qwenlab.model.softmax import masked_softmax
 
 FULL = os.environ.get("QWENLAB_FULL") == "1"
 
@@ -89,9 +95,52 @@ def difference(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a.double() - b.double()).abs().max() / max(1.0, float(b.double().abs().max())))
 
 
+@contextmanager
+def plainly(model: Model) -> Iterator[None]:
+    """Inside, the model runs its plain code as for training, because all its weights ask for a
+    gradient."""
+    asked = {weight: weight.requires_grad for weight in model.parameters()}
+    model.requires_grad_(True)
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        for weight, before in asked.items():
+            weight.requires_grad_(before)
+
+
+@contextmanager
+def watched(model: Model, variant: str) -> Iterator[tuple[list, list]]:
+    """Inside, a dense model attends under that variant of the softmax. Two lists fill with every
+    layer's attention weights (B, H, Q, K), and with what is finite (B, T) after the embedding and
+    after each layer."""
+    weights = []
+    finite = []
+
+    def attend(q, k, v, mask, scale):
+        groups = q.shape[1] // k.shape[1]
+        scores = q @ repeat_heads(k, groups).mT * scale
+        weights.append(masked_softmax(scores, mask, variant))
+        return weights[-1] @ repeat_heads(v, groups)
+
+    def note(module, inputs, output):
+        finite.append(output.isfinite().all(-1))
+
+    parts = [model.model.embed_tokens, *model.model.layers]
+    hooks = [part.register_forward_hook(note) for part in parts]
+    model.attention = attend
+    try:
+        yield weights, finite
+    finally:
+        model.attention = "sdpa"
+        for hook in hooks:
+            hook.remove()
+
+
 def alone_logits(model: Model, ids: list[int]) -> torch.Tensor:
-    """(T, V): the row by itself, no state, no padding, no neighbours."""
-    return model(torch.tensor([ids]))[0]
+    """(T, V): the row by itself, no state, no padding, no neighbours, by the plain code."""
+    with plainly(model):
+        return model(torch.tensor([ids]))[0].detach()
 
 
 def alone_greedy(model: Model, prompt: list[int], steps: int) -> list[int]:
@@ -138,3 +187,16 @@ def hear_ctrl_c():
     """For a process that a test starts: a shell's background jobs ignore Ctrl-C, and so would all
     that they start."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def gone(processes: Iterable[psutil.Process]) -> bool:
+    """Whether all end, within as many minutes as a busy machine may need; one that only waits to be
+    asked for its status has ended."""
+    deadline = time.monotonic() + 300
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            while process.status() != psutil.STATUS_ZOMBIE:
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(0.01)
+    return True

@@ -4,10 +4,14 @@
 import contextlib
 import hashlib
 import json
+import os
 import re
+import tempfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+from forks import Forked
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -103,6 +107,26 @@ def hub(repositories: dict[str, Path], gated=(), cut=()):
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def said_with_a_hub(function, *arguments, cache: Path, address: str, **variables) -> str:
+    """What `function` prints in a fresh process that asks the hub at `address` and keeps its cache
+    in `cache`.
+
+    huggingface_hub reads its settings when it is imported, so no process that has imported it will
+    do.
+    """
+    environment = {name: None for name in os.environ if name.startswith(("HF_", "HUGGING"))}
+    environment |= {name: None for name in os.environ if name.lower().endswith("_proxy")}
+    environment |= {"HF_ENDPOINT": address, "HF_HOME": str(cache), "NO_PROXY": "127.0.0.1"}
+    environment |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    environment |= variables
+    with tempfile.TemporaryDirectory() as folder:
+        streams = (None, Path(folder, "out"), Path(folder, "err"))
+        place = Path(folder, "run")
+        run = Forked(function, *arguments, folder=place, streams=streams, variables=environment)
+        assert run.end() == 0, streams[2].read_text()
+        return streams[1].read_text().rstrip("\n")
 
 
 def etag(body: bytes) -> str:

@@ -1,7 +1,9 @@
-"""Where the built site and the browser are, and what happens to their tests where they are missing."""
+"""Where the built site and the browser are, and what happens to their tests where they are
+missing."""
 
 import os
 import shutil
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -32,13 +34,18 @@ def built_pages():
     )
 
 
-class Elements(HTMLParser):
-    """Every element of a page, as (tag, attributes), in order."""
+@cache
+def elements(path: Path) -> list[tuple[str, dict]]:
+    """Every element of a built page, as (tag, attributes), in order."""
+    parser = Elements()
+    parser.feed(path.read_text(encoding="utf-8"))
+    return parser.found
 
-    def __init__(self, path):
+
+class Elements(HTMLParser):
+    def __init__(self):
         super().__init__()
         self.found = []
-        self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag, attrs):
         self.found.append((tag, dict(attrs)))

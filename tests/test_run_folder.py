@@ -3,10 +3,9 @@ nothing."""
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
+from forks import Forked
 
 from qwenlab.run_folder import RunFolder, RunFolderError
 
@@ -64,12 +63,12 @@ def test_what_is_not_its_own_is_refused_and_left_alone(tmp_path):
     refused("not readable as JSON", tmp_path / "run", {"seed": 0, "n": 4})
 
 
-def test_two_processes_do_not_share_it(tmp_path):
+def test_two_processes_do_not_share_it(tmp_path_factory):
+    tmp_path, err = tmp_path_factory.mktemp("run"), tmp_path_factory.mktemp("told") / "err"
     with RunFolder(tmp_path, {}):
-        refused("another process is at work", tmp_path, {})
-        program = f"from qwenlab.run_folder import RunFolder; RunFolder({str(tmp_path)!r}, {{}})"
-        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-        assert "another process is at work" in run.stderr
+        refused("another process is using it", tmp_path, {})
+        other = Forked(RunFolder, tmp_path, {}, folder=tmp_path, streams=(None, None, err))
+        assert other.end() == 1 and "another process is using it" in err.read_text()
     RunFolder(tmp_path, {}).close()
 
 

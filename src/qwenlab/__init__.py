@@ -31,7 +31,7 @@ PACKAGES = ("bench", "engine", "evaluation", "fast", "model", "teach", "text", "
 __all__ = sorted(HOME)
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> object:
     if name in HOME:
         value = getattr(import_module(HOME[name]), name)
     elif name in PACKAGES:

@@ -1,4 +1,4 @@
-"""`python -m qwenlab`, which `torchrun -m qwenlab` finds too: the same as the command `qwenlab`."""
+"""`python -m qwenlab` and `torchrun -m qwenlab`: the same as the command `qwenlab`."""
 
 from qwenlab.cli.main import main
 

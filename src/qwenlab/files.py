@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all: written beside their place, then renamed."""
+"""Files and folders that appear whole or not at all: written next to their place, then renamed."""
 
 import os
 import shutil
@@ -8,20 +8,20 @@ from pathlib import Path
 
 from qwenlab.errors import QwenlabError, unwritable
 
-PART = ".part"  # what a name ends in while its content isn't whole yet
+PART = ".part"  # suffix of a file or folder that is still being written
 
 
 def part_of(path: Path) -> Path:
-    """What is written first and renamed last: beside the file that `path` is, or links to."""
+    """The temporary name to write to: next to `path`, or next to the file that it links to."""
     path = path.resolve()
     return path.with_name(path.name + PART)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives the path to write to; the file takes the name `path` when the block ends without error.
+    """Yields the path to write to; the file becomes `path` if the block ends without an error.
 
-    Otherwise what stood there before stays. Raises OSError.
+    Otherwise the previous file stays. Raises OSError.
     """
     part = part_of(path)
     try:
@@ -31,11 +31,7 @@ def replacing(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def write_whole(
-    path: Path,
-    content: str | bytes,
-    error: type[QwenlabError] = QwenlabError,
-) -> None:
+def write_whole(path: Path, content: str | bytes, error: type[QwenlabError] = QwenlabError) -> None:
     """Writes a file, text as UTF-8. Raises `error`, in one line, if it can't be written."""
     try:
         with replacing(path) as part:
@@ -49,10 +45,10 @@ def write_folder(
     fill: Callable[[Path], None],
     error: type[QwenlabError] = QwenlabError,
 ) -> Path:
-    """Has `fill(folder)` write a folder's files; the folder then takes the place of `path`.
+    """Has `fill(folder)` write the files of a folder, which then replaces `path`.
 
-    Returns `path`. If `fill` raises, what stood there before stays. Raises `error`, in one line, if
-    the folder can't be written.
+    Returns `path`. If `fill` raises, the previous folder stays. Raises `error`, in one line, if the
+    folder can't be written.
     """
     part = part_of(path)
     old = path.with_name(path.name + ".old" + PART)

@@ -1,14 +1,14 @@
-"""Which weights, which problems: a few letters that change with any of them."""
+"""Fingerprints of weights and problems: short hashes that change with any of them."""
 
 from collections.abc import Iterable
 from hashlib import sha256
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
-def fingerprint(pieces: Iterable[bytes]) -> str:
-    """16 letters that change with any byte: the start of the SHA-256 of all pieces in a row."""
+def fingerprint(pieces: Iterable[bytes | memoryview]) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of all pieces, one after another."""
     digest = sha256()
     for piece in pieces:
         digest.update(piece)
@@ -16,19 +16,25 @@ def fingerprint(pieces: Iterable[bytes]) -> str:
 
 
 def all_weights(model: nn.Module) -> str:
-    """A fingerprint of every bit of the parameters. Takes a second for every gigabyte or so."""
-    named = sorted(model.named_parameters())
-    tensors = (parameter.detach().cpu().contiguous().flatten() for _, parameter in named)
-    return fingerprint(tensor.view(torch.uint8).numpy().data for tensor in tensors)
+    """A fingerprint of every bit of the parameters, at about a second per gigabyte."""
+    parameters = dict(model.named_parameters())
+    return fingerprint(all_bytes(parameters[name]) for name in sorted(parameters))
+
+
+def all_bytes(tensor: Tensor) -> memoryview:
+    flat = tensor.detach().cpu().contiguous().flatten()
+    return flat.view(torch.uint8).numpy().data
 
 
 def some_weights(model: nn.Module, values: int = 64) -> str:
-    """A fingerprint of about so many values of each parameter, in float32: training moves them all.
+    """A fingerprint of about `values` numbers of each parameter, as float32. Training changes all
+    of them, so these are enough to recognise a model.
 
-    Quick for a model of any size, and read only from where the weights are.
+    Quick for a model of any size, because only those numbers leave the device.
     """
-    some = []
+    samples = []
     for parameter in model.parameters():
         stride = max(1, parameter.numel() // values)
-        some.append(parameter.detach().flatten()[::stride].to("cpu", torch.float32))
-    return fingerprint(tensor.numpy().tobytes() for tensor in some)
+        sample = parameter.detach().flatten()[::stride].to("cpu", torch.float32)
+        samples.append(sample.numpy().tobytes())
+    return fingerprint(samples)

@@ -1,4 +1,4 @@
-"""Ctrl-C that waits until the work at hand is done."""
+"""Ctrl-C that waits until the work in progress is done."""
 
 import logging
 import signal
@@ -11,15 +11,15 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def held_back(notice: str = "") -> Iterator[list[bool]]:
-    """Inside, the first Ctrl-C is only noted in the list that this gives; the next one interrupts.
+    """Inside, the first Ctrl-C is only recorded, in the list that this yields; a second interrupts.
 
-    notice: logged at the first one. Where Ctrl-C can't be held back (in another thread than the
-    main one, or if the process ignores it), nothing changes and the list stays empty.
+    notice: logged at the first one. Where Ctrl-C can't be held back (outside the main thread, or
+    in a process that ignores it), nothing changes and the list stays empty.
     """
     pressed: list[bool] = []
     before = signal.getsignal(signal.SIGINT)
 
-    def note(*_) -> None:
+    def record(*_: object) -> None:
         pressed.append(True)
         signal.signal(signal.SIGINT, before)
         if notice:
@@ -28,7 +28,7 @@ def held_back(notice: str = "") -> Iterator[list[bool]]:
     listening = callable(before) and threading.current_thread() is threading.main_thread()
     try:
         if listening:
-            signal.signal(signal.SIGINT, note)
+            signal.signal(signal.SIGINT, record)
         yield pressed
     finally:
         if listening:

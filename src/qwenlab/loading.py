@@ -1,4 +1,4 @@
-"""From a name to a model and its tokenizer: a shipped tiny model, a folder, or a checkpoint of the
+"""From a name to a model and its tokenizer: a shipped tiny model, a folder, or a checkpoint on the
 Hugging Face hub."""
 
 import re
@@ -18,32 +18,39 @@ from qwenlab.text.tokenizer import FILE as TOKENIZER
 from qwenlab.text.tokenizer import Tokenizer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# Only these are fetched: weights that can't hold code, settings, and the template, which runs in a
-# sandbox.
+# Only these are downloaded: weights in a format that can't hold code, settings, and the chat
+# template, which runs in a sandbox.
 WANTED = ["*.safetensors", "*.json", "chat_template.jinja"]
 
 
+Dtype = torch.dtype | str | None
+Device = torch.device | str | int | None
+
+
 class CheckpointError(QwenlabError):
-    """The name leads to no checkpoint, or the checkpoint can't be had or lacks a file."""
+    """There is no such checkpoint, it can't be downloaded, or it lacks a file."""
 
 
-def load(name, dtype=None, device=None, fast: bool = True) -> tuple[Model, Tokenizer | None]:
-    """The model and the tokenizer of a checkpoint. Without a tokenizer.json the tokenizer is None,
-    with a warning.
+def load(
+    name: str | Path, dtype: Dtype = None, device: Device = None, fast: bool = True
+) -> tuple[Model, Tokenizer | None]:
+    """The model and the tokenizer of a checkpoint; the tokenizer is None, with a warning, where
+    there is no tokenizer.json.
 
     name: a shipped model ("tiny"; a folder of that name is "./tiny"), else a folder in Hugging Face
     layout (config.json, tokenizer.json, *.safetensors), else a hub id ("Qwen/Qwen3-0.6B"), which is
     downloaded once. dtype: a torch.dtype or its name; None = float32 on a CPU, bfloat16 on a GPU.
     device: None = a GPU if there is one.
 
-    fast: on a CPU, whether `qwenlab.fast.optimize` is applied; logits differ by rounding only.
+    fast: whether to apply `qwenlab.fast.optimize` on a CPU; logits then differ by rounding only.
 
-    The model comes ready for inference: `eval()`, and no parameter asks for gradients. Call
-    `model.requires_grad_(True)` to train it. `model.stop_ids` are the ids that end an answer,
-    `model.ignored` names the checkpoint's tensors that were not needed (those of a multimodal
-    Qwen3.5 that see). If config.json ties lm_head to the embedding but the stored one differs, the
-    stored one is used, with a warning. Raises CheckpointError, ConfigError, WeightsError,
-    TokenizerError or ChatTemplateError, each in one line.
+    The model is ready for inference: in `eval()`, and no parameter requires gradients, so a
+    call is as fast outside torch.no_grad() as inside. Call `model.requires_grad_(True)` to train
+    it, which runs the plain code. `model.stop_ids` are the ids that end an answer,
+    `model.ignored` names the checkpoint's tensors that were not needed (the vision tower of a
+    multimodal Qwen3.5). If config.json ties lm_head to the embedding but the stored lm_head
+    differs, the stored one is used, with a warning. Raises CheckpointError, ConfigError,
+    WeightsError, TokenizerError or ChatTemplateError, each in one line.
     """
     device = choose_device(device)
     dtype = choose_dtype(dtype, device)
@@ -64,7 +71,7 @@ def load(name, dtype=None, device=None, fast: bool = True) -> tuple[Model, Token
         )
         warnings.warn(reason, stacklevel=2)
         config = replace(config, tie_word_embeddings=False)
-    with torch.device("meta"):  # shapes without numbers: the file's tensors take their places
+    with torch.device("meta"):  # no storage yet: the file's tensors become the parameters
         model = Model(config)
     model.ignored = load_weights(model, folder, dtype=dtype, device=device)
     model.stop_ids = stop_ids(folder, config, tokenizer)
@@ -76,9 +83,9 @@ def load(name, dtype=None, device=None, fast: bool = True) -> tuple[Model, Token
 
 
 def load_with_tokenizer(
-    name, dtype=None, device=None, fast: bool = True
+    name: str | Path, dtype: Dtype = None, device: Device = None, fast: bool = True
 ) -> tuple[Model, Tokenizer]:
-    """As `load`, for work on text: raises CheckpointError where there is no tokenizer."""
+    """As `load`, for work on text: raises CheckpointError if there is no tokenizer."""
     folder = find_checkpoint(name)
     if not has_tokenizer(folder):
         raise CheckpointError(
@@ -91,12 +98,12 @@ def has_tokenizer(folder: Path) -> bool:
     return (folder / TOKENIZER).exists()
 
 
-def save_checkpoint(model: Model, folder, dtype: torch.dtype | None = None) -> None:
-    """Writes a model that was loaded, and trained since, into an existing empty `folder` that
-    `load` reads.
+def save_checkpoint(model: Model, folder: str | Path, dtype: torch.dtype | None = None) -> None:
+    """Writes a model that `load` returned, trained since or not, into the existing, empty `folder`,
+    which `load` then reads.
 
-    Settings and tokenizer are those of the folder it was loaded from, the parameters are saved as
-    `dtype` (None = as they are) in one file. Raises OSError.
+    Settings and tokenizer are copied from the folder it was loaded from; the parameters are saved
+    as `dtype` (None = unchanged) in one file. Raises OSError.
     """
     for path in model.folder.iterdir():
         if path.suffix in (".json", ".jinja") and path.name != INDEX:
@@ -114,11 +121,11 @@ def shipped_folder() -> Path:
 
 
 def stop_ids(folder: Path, config: Config, tokenizer: Tokenizer | None) -> frozenset[int]:
-    """The ids that end an answer: generation_config.json's eos_token_id, else config.json's, and
-    the tokenizer's own.
+    """The ids that end an answer: eos_token_id in generation_config.json, else in config.json, and
+    the tokenizer's own end-of-sequence token.
 
-    Qwen3 has two, which only generation_config.json lists. A fine-tuned model may end with the
-    tokenizer's own alone.
+    Qwen3 has two, and only generation_config.json lists both. A fine-tuned model may know only the
+    tokenizer's own.
     """
     path = folder / "generation_config.json"
     values = read_json(path, CheckpointError) if path.exists() else {}
@@ -127,23 +134,24 @@ def stop_ids(folder: Path, config: Config, tokenizer: Tokenizer | None) -> froze
     return frozenset((*listed, *own))
 
 
-def choose_device(device) -> torch.device:
-    """The device asked for, or a GPU if there is one, else the CPU."""
+def choose_device(device: Device) -> torch.device:
+    """The given device; None: a GPU if there is one, else the CPU. Raises CheckpointError."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(device)
-        # A device that torch or the machine lacks fails here, not midway; so does one without
-        # numbers (meta).
+        # A device that torch or the machine lacks fails here, not midway; so does one that holds
+        # no data (meta).
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, TypeError) as problem:
-        reason = str(problem).strip().partition("\n")[0]
-        raise CheckpointError(f"device {str(device)!r} can't be used ({reason})") from None
+        raise CheckpointError(
+            f"device {str(device)!r} can't be used ({first_line(problem)})"
+        ) from None
     return device
 
 
-def choose_dtype(dtype, device: torch.device) -> torch.dtype:
-    """The dtype asked for, or the device's usual one: float32 on a CPU, bfloat16 on a GPU."""
+def choose_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
+    """The given dtype; None: float32 on a CPU, bfloat16 on a GPU. Raises CheckpointError."""
     if dtype is None:
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     chosen = DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
@@ -152,7 +160,7 @@ def choose_dtype(dtype, device: torch.device) -> torch.dtype:
     return chosen
 
 
-def find_checkpoint(name) -> Path:
+def find_checkpoint(name: str | Path) -> Path:
     """The folder that `name` stands for; a hub id is downloaded first. Raises CheckpointError."""
     if isinstance(name, str) and name in shipped_names():
         return shipped_folder() / name
@@ -165,7 +173,7 @@ def find_checkpoint(name) -> Path:
             return path
         if path.exists():
             raise CheckpointError(f"{shown}: a file, expected the checkpoint's folder")
-    except (OSError, RuntimeError) as problem:  # too long, not readable, a home unknown
+    except (OSError, RuntimeError) as problem:  # too long, unreadable, or ~ of an unknown user
         reason = problem.strerror if isinstance(problem, OSError) else problem
         raise CheckpointError(
             f"no checkpoint {shown!r}: not a path that can be read ({reason})"
@@ -179,9 +187,9 @@ def find_checkpoint(name) -> Path:
 
 
 def download(name: str) -> Path:
-    """The hub's files for `name`, from the local cache where they are there already. Raises
+    """The hub's files for `name`, from the local cache if they are there. Raises
     CheckpointError."""
-    # Imported here: it takes a third of a second, and the shipped models don't need it.
+    # Imported here because it takes a third of a second and the shipped models don't need it.
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub import utils as hub
 
@@ -199,11 +207,9 @@ def download(name: str) -> Path:
             f"no folder ./{name} exists either)"
         ) from None
     except hub.LocalEntryNotFoundError:
-        how = (
-            "HF_HUB_OFFLINE is set"
-            if constants.HF_HUB_OFFLINE
-            else f"{constants.ENDPOINT} can't be reached"
-        )
+        how = f"{constants.ENDPOINT} can't be reached"
+        if constants.HF_HUB_OFFLINE:
+            how = "HF_HUB_OFFLINE is set"
         raise CheckpointError(f"{name}: not complete in the local cache, and {how}") from None
     except hub.HfHubHTTPError as problem:
         status = problem.response.status_code if problem.response is not None else "no status"
@@ -215,12 +221,11 @@ def download(name: str) -> Path:
         raise CheckpointError(
             f"{name}: the hub answered with an error ({status}); try again later"
         ) from None
-    except (
-        Exception
-    ) as problem:  # sockets, disks, and whatever client library this version of the hub's uses
+    # sockets, disks, and whatever HTTP client this version of huggingface_hub uses
+    except Exception as problem:
         reason = f"{type(problem).__name__}: {first_line(problem)}"
         raise CheckpointError(
-            f"{name}: download broke off, run again to resume it ({reason})"
+            f"{name}: the download was interrupted; run again to resume it ({reason})"
         ) from None
 
 

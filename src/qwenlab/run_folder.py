@@ -1,8 +1,8 @@
 """The folder of one run: its settings, its records line by line, its checkpoints.
 
-A run that was killed goes on there. Whatever moment it dies at, the folder holds whole things only:
-a torn last line is cut off when it is opened again, and a checkpoint has its name only once it is
-complete. What a kill left half written goes when the run goes on.
+A run that was killed resumes there. Whenever it dies, nothing half-written is ever read: an
+incomplete last line is cut off when the folder is opened again, and a checkpoint gets its name only
+once it is complete. Resuming removes whatever else the kill left half-written.
 """
 
 import json
@@ -19,35 +19,39 @@ from qwenlab.files import PART, write_folder, write_whole
 
 SETTINGS = "run.json"
 LOCK = "run.lock"  # empty; stays when the run has ended
-# What a field of a record may have to be, in the words of the error.
-FLAG, WHOLE, NUMBER = "true or false", "a whole number of at least 0", "a number"
-TEXT, OPTIONAL_TEXT = "a text", "a text or null"
-LARGE = 10**300  # beyond, sums overflow, and whole numbers have no float
+# The kinds of a record's fields, as error messages name them.
+FLAG = "true or false"
+WHOLE = "a whole number of at least 0"
+NUMBER = "a number"
+TEXT = "a text"
+OPTIONAL_TEXT = "a text or null"
+LARGE = 10**300  # beyond it sums overflow, and whole numbers can't become floats
 
 
 class RunFolderError(QwenlabError):
-    """The folder holds something else, is in use, or can't be written. Says what, in one line.
+    """The folder holds something else, is in use, or can't be written; the message is one line.
     Commands exit with status 1 if it is in use or the disk is full."""
 
 
 class RunFolder:
-    """Makes the folder `path` for a run with these settings, or goes on with it where it holds the
-    same run.
+    """Creates the folder `path` for a run with these settings, or resumes it if it holds the same
+    run.
 
-    settings: what the results depend on, as JSON values. `resumed` tells whether the run was there
-    already. Only one process at a time may have it; use it in a `with` statement, or call `close`.
-    Raises RunFolderError if the folder holds another run (naming the first setting that differs),
-    other files, or is in use.
+    settings: whatever the results depend on, as JSON values. `resumed`: whether the run was already
+    there. Only one process at a time can use the folder; open it in a `with` statement, or call
+    `close`. Raises RunFolderError if the folder holds another run (naming the first setting that
+    differs), other files, or is in use.
     """
 
-    def __init__(self, path: str | Path, settings: dict):
+    def __init__(self, path: str | Path, settings: dict) -> None:
         self.path = Path(path)
         self.files: dict[str, FileIO] = {}
         self.lock = FileLock(self.path / LOCK, timeout=0, thread_local=False)
         try:
-            self.open(json.loads(json.dumps(settings)))  # as they come back: tuples are lists
+            # as they are read back from the file: tuples become lists
+            self.open(json.loads(json.dumps(settings)))
         except Timeout:
-            error = RunFolderError(f"{self.path}: another process is at work in it")
+            error = RunFolderError(f"{self.path}: another process is using it")
             raise failure(error) from None
         except OSError as problem:
             self.close()
@@ -57,14 +61,14 @@ class RunFolder:
             raise
 
     def open(self, settings: dict) -> None:
-        """Locks the folder, and checks that the run in it is this one, or begins it."""
+        """Locks the folder, then starts the run or checks that the folder's run is this one."""
         if self.path.exists() and not self.path.is_dir():
             raise RunFolderError(f"{self.path}: a file, expected a folder for the run")
         self.path.mkdir(parents=True, exist_ok=True)
         if not (self.path / SETTINGS).exists() and any(map(is_foreign, self.path.iterdir())):
             reason = f"holds files but no run (no {SETTINGS}); name another folder"
             raise RunFolderError(f"{self.path}: {reason}")
-        if os.access(self.path, os.W_OK):  # elsewhere nothing can be written, only read
+        if os.access(self.path, os.W_OK):  # a read-only folder can't change, so needs no lock
             self.lock.acquire()
         self.resumed = (self.path / SETTINGS).exists()
         if self.resumed:
@@ -75,7 +79,7 @@ class RunFolder:
             write_whole(self.path / SETTINGS, text, RunFolderError)
 
     def check(self, there: dict, now: dict) -> None:
-        """Raises RunFolderError where the folder's run isn't this one."""
+        """Raises RunFolderError, naming the setting, if the folder holds another run."""
         for name in [*now, *there]:
             if there.get(name) != now.get(name):
                 raise RunFolderError(
@@ -84,7 +88,7 @@ class RunFolder:
                 )
 
     def clear(self) -> None:
-        """Removes what a kill left half written."""
+        """Removes what a kill left half-written."""
         for part in self.path.glob(f"*{PART}"):
             if part.is_dir():
                 shutil.rmtree(part, ignore_errors=True)
@@ -92,11 +96,10 @@ class RunFolder:
                 part.unlink(missing_ok=True)
 
     def records(self, name: str, fields: dict[str, str] | None = None) -> list[dict]:
-        """The records of file `name`, in the order written. What a kill left of a last line is cut
-        off.
+        """The records of file `name`, in the order written; an incomplete last line is cut off.
 
-        fields: what a record must hold, and of which kind each is (FLAG, WHOLE, ...). Raises
-        RunFolderError naming file and line for one that doesn't.
+        fields: the fields that a record must have, each with its kind (FLAG, WHOLE, ...). Raises
+        RunFolderError naming file and line for a record that lacks one.
         """
         path = self.path / name
         try:
@@ -119,13 +122,13 @@ class RunFolder:
     def done(
         self, name: str, fields: dict[str, str], keys: Sequence[str], expected: Iterable[tuple]
     ) -> dict:
-        """The records of file `name`, each by its values of `keys`, which are those of `expected`
-        at most.
+        """The records of file `name` as {values of the fields `keys`: record}.
 
-        Raises RunFolderError naming file and line for a record that isn't of this run, or is there
-        twice.
+        expected: the keys of all records that this run may hold. Raises RunFolderError naming file
+        and line for a record of another key, or of the same key as an earlier one.
         """
-        expected, done = set(expected), {}
+        expected = set(expected)
+        done = {}
         for line, record in enumerate(self.records(name, fields), 1):
             key = tuple(record[each] for each in keys)
             if key not in expected or key in done:
@@ -136,11 +139,12 @@ class RunFolder:
         return done
 
     def append(self, name: str, record: dict) -> None:
-        """Adds a record as one line of JSON: see `add`."""
-        self.add(name, json.dumps(record, ensure_ascii=False) + "\n")
+        """Appends a record as one line of JSON: see `add`."""
+        self.add(name, as_line(record))
 
     def add(self, name: str, text: str) -> None:
-        """Adds text, which is in the file when this returns. A full disk leaves the file as it was.
+        """Appends text, which is in the file when this returns. A full disk leaves the file as it
+        was.
 
         Raises RunFolderError if it can't be written.
         """
@@ -156,19 +160,18 @@ class RunFolder:
                 os.truncate(path, before)
                 raise
         except OSError as problem:
-            advice = "; the records before are safe, run again to go on"
+            advice = "; the records before are safe, run again to resume"
             raise unwritable(path, problem, RunFolderError, advice) from None
 
     def keep(self, name: str, records: Iterable[dict]) -> None:
-        """Replaces the file's records: those behind the last checkpoint are taken back before they
-        come again."""
+        """Replaces the file's records: those after the last checkpoint are dropped, because
+        resuming writes them again."""
         if name in self.files:
             self.files.pop(name).close()
-        lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
-        write_whole(self.path / name, "".join(lines), RunFolderError)
+        write_whole(self.path / name, "".join(map(as_line, records)), RunFolderError)
 
     def write_folder(self, name: str, fill: Callable[[Path], None]) -> Path:
-        """A folder inside, whole or not at all: `fill(path)` writes the files. Raises
+        """Writes a subfolder, whole or not at all: `fill(path)` writes its files. Raises
         RunFolderError."""
         return write_folder(self.path / name, fill, RunFolderError)
 
@@ -181,18 +184,24 @@ class RunFolder:
     def __enter__(self) -> "RunFolder":
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
+def as_line(record: dict) -> str:
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
 def is_foreign(path: Path) -> bool:
-    """Whether a file in a folder was there before any run: a kill may leave a lock and parts."""
+    """Whether a file belongs to no run: a killed one may leave its lock and parts, nothing else."""
     return path.name != LOCK and path.suffix != PART
 
 
-def check_record(record, place: str, fields: dict[str, str], error: type[QwenlabError]) -> None:
-    """Raises `error`, which names the place, unless the record is an object that holds all
-    `fields`, each of its kind."""
+def check_record(
+    record: object, place: str, fields: dict[str, str], error: type[QwenlabError]
+) -> None:
+    """Raises `error`, naming the place, unless the record is an object with all `fields`, each of
+    its kind."""
     if not isinstance(record, dict):
         raise error(f"{place}: expected a record, found {type(record).__name__}")
     for name, kind in fields.items():
@@ -202,9 +211,9 @@ def check_record(record, place: str, fields: dict[str, str], error: type[Qwenlab
             raise error(f"{place}: {name} is {record[name]!r:.80}, expected {kind}")
 
 
-def is_number(value) -> bool:
-    """Whether a JSON value is a number that can be reckoned with as a float; infinity and NaN are
-    among them."""
+def is_number(value: object) -> bool:
+    """Whether a JSON value is a number that sums can be taken of as a float. Infinity and NaN
+    count."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and not LARGE <= abs(value) < float("inf")
 

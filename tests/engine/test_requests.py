@@ -4,7 +4,8 @@ import pytest
 from helpers import alone_greedy
 
 import qwenlab
-from qwenlab.engine.request import make_requests, new_request
+from qwenlab.engine.prompts import make_requests, new_request
+from qwenlab.engine.results import Stats
 
 
 def test_the_old_package_names_the_new_place():
@@ -22,7 +23,9 @@ def test_the_options_travel_as_one_object(dense):
     assert request.params == other.params and request.token_ids == other.token_ids
     with pytest.raises(AttributeError):
         params.top_k = 3
-    with pytest.raises(ValueError, match="submit got params, and top_k beside it"):
+    with pytest.raises(
+        ValueError, match=r"^pass either params or options, not both \(got params and top_k\)$"
+    ):
         engine.submit([1], params, top_k=2)
 
 
@@ -52,6 +55,17 @@ def test_step_returns_what_it_changed(model):
     assert len(output.token_ids) == 1 and engine.has_unfinished()
     assert engine.step() == [request] and request.finish_reason == "length"
     assert not engine.has_unfinished() and engine.step() == []
+
+
+def test_an_engine_counts_into_the_stats_that_it_is_given(dense):
+    """And keeps the events of every step, where its own stats keep the last ones."""
+    stats = Stats()
+    engine = qwenlab.Engine(dense, slots=1, stats=stats)
+    engine.submit([1, 2], max_new_tokens=200, stop=())
+    engine.run()
+    assert engine.stats is stats
+    assert (stats.prompts, stats.finished, stats.sampled_tokens) == (1, 1, 200)
+    assert len(stats.events) == stats.step_count == 200
 
 
 def test_a_request_belongs_to_one_engine(dense):

@@ -7,10 +7,10 @@ import itertools
 import re
 
 import pytest
+from browser import Watch
 from bs4 import BeautifulSoup
 from lesson_cells import code_cells, say, signs
-from site_files import missing
-from test_browser import SITE, Watch, address, chromium  # noqa: F401  (the last two are fixtures)
+from site_files import SITE, missing
 
 from qwenlab.fast import linear
 from qwenlab.teach import exploring
@@ -136,7 +136,7 @@ def test_every_state_of_the_widget_is_right(lesson, monkeypatch):
 
 
 @pytest.mark.browser
-def test_the_browser_shows_every_state(chromium, address):  # noqa: F811
+def test_the_browser_shows_every_state(chromium, address):
     if not (SITE / "notebooks" / f"{NAME}.html").is_file():
         missing(f"the built site has no {NAME}: run `make book`")
     with Watch(chromium, address) as watch:
@@ -254,12 +254,14 @@ def test_what_the_library_chose_is_shown(lesson, capsys, monkeypatch):
     monkeypatch.setattr(
         linear,
         "chosen",
-        {"4 rows, 4096 x 1024, float32, 2 threads": "turned", "4 rows, 8 x 8": "linear"},
+        {"4 rows, 4096 x 1024, float32, 2 threads": "transposed", "4 rows, 8 x 8": "linear"},
     )
     monkeypatch.delenv("QWENLAB_LINEAR", raising=False)
     exec(sources["kernels-here"], dict(names))
     head, line = capsys.readouterr().out.splitlines()
-    assert line.startswith("4096 x 1024") and line[: head.index("4") + 1].split()[-1] == "turned"
+    assert (
+        line.startswith("4096 x 1024") and line[: head.index("4") + 1].split()[-1] == "transposed"
+    )
 
 
 def test_the_bend_moves_out_with_the_context(lesson, capsys):

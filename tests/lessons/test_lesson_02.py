@@ -11,7 +11,15 @@ def lesson():
     """The source of each cell by id, and a namespace in which the first half has run."""
     sources = code_cells("02-left-padding")
     names = {}
-    for name in ("load", "alone", "right-pad", "mask-from-ids", "look-sides"):
+    for name in (
+        "load",
+        "hero",
+        "hero-python",
+        "alone",
+        "right-pad",
+        "mask-from-ids",
+        "look-sides",
+    ):
         exec(sources[name], names)
     return sources, names
 

@@ -128,7 +128,7 @@ def test_breaking_shows_what_the_text_says(lesson, capsys, number):
 
 
 def test_requests_as_places_are_refused_by_the_state(lesson, capsys):
-    with pytest.raises(ValueError, match=r"rows \[1, 3\] are not all within 0..2"):
+    with pytest.raises(ValueError, match=r"slots \[1, 3\] are not all within 0..2"):
         lesson.say("break-me", capsys, ("state.select(staying)  # 3", "state.select(rows)"))
 
 

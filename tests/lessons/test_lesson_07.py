@@ -47,7 +47,7 @@ def test_both_closed_strategies_let_the_line_wait_and_the_open_one_does_not(less
     for name, run in runs.items():
         cells, begun, _ = widget_queue.simulate(names["CAPS"], 0, 3, name)
         assert names["begins"](run) == begun and run.stats.step_count == len(cells[0])
-        assert grid(names["timeline"](names["seats"](run), names="ABCDEFGHIJ")) == cells
+        assert grid(names["timeline"](names["fixed_slots"](run), names="ABCDEFGHIJ")) == cells
     assert runs["static"].stats.step_count == runs["early-stop"].stats.step_count == 26
     assert runs["continuous"].stats.step_count == 16
     assert (

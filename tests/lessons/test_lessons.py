@@ -62,7 +62,7 @@ def test_the_file_is_clean(path):
 def test_the_frame_is_whole(path):
     notebook, codes = read(path)
     text = words(notebook)
-    opening = notebook.cells[0].source
+    opening = text.split("\n## ")[0]
     assert re.match(r"# .+\n\n\*\*.+\.\*\*\n", opening), (
         "a title, then the claim in one bold sentence"
     )

@@ -1,7 +1,7 @@
 """What the widget of lesson 11 must show, answered and graded again: see widget_numbers.py.
 
-The prompt is written out here, a batch stays together to its end, and the answer is what stands in
-the last box.
+The prompt is written out here, nobody joins a batch that has begun, and the answer is what stands
+in the last box.
 """
 
 from functools import cache
@@ -23,7 +23,7 @@ def answered():
     result = qwenlab.generate(
         model,
         prompts,
-        strategy="static",
+        strategy="early-stop",
         slots=40,
         max_new_tokens=CAP,
         temperature=1.0,

@@ -1,6 +1,6 @@
 """What the widget of lesson 12 must show, sampled and counted again: see widget_numbers.py.
 
-Each sample reads its own prompt here, and a batch stays together to its end.
+Each sample reads its own prompt here, and nobody joins a batch that has begun.
 """
 
 from functools import cache
@@ -27,7 +27,7 @@ def sampled():
         seed=list(range(64)),
         temperature=1.0,
         max_new_tokens=CAP,
-        strategy="static",
+        strategy="early-stop",
         slots=256,
         shared_prefix=False,
     )

@@ -149,7 +149,7 @@ def by_columns(q, k, v, decay, beta, memory):
     return memory, (memory @ q[:, :, None])[:, :, 0]
 
 
-def outer_product_turned_round(q, k, v, decay, beta, memory):
+def outer_product_the_wrong_way_round(q, k, v, decay, beta, memory):
     faded = decay[:, None, None] * memory
     written = delta_step(q, k, v, decay, beta, memory)[0] - faded
     memory = faded + written.mT
@@ -170,7 +170,7 @@ def only_beta_multiplied(g, beta, real):
 # --- Lesson 11 ---
 
 
-def keeps_what_was_said(text):
+def keeps_an_open_box(text):
     return last_box(text) or text.rpartition("\\boxed{")[2].strip("} ")
 
 
@@ -272,11 +272,11 @@ ANSWERS = {
         prompt_as_a_column: "prompt is (B * n,)",
     },
     "prefill-tokens": {last_token_once: "for each prompt: one row"},
-    "delta-step": {by_columns: "transposed", outer_product_turned_round: "turned round"},
+    "delta-step": {by_columns: "transposed", outer_product_the_wrong_way_round: "wrong way round"},
     "state-bytes": {one_token_more: "print your three parts"},
     "hide-gates": {only_beta_multiplied: "a pad still fades"},
     "last-box": {
-        keeps_what_was_said: "whatever it has said so far",
+        keeps_an_open_box: "whatever it holds so far",
         with_the_box_itself: "between the braces",
     },
     "group-advantages": {
@@ -286,10 +286,10 @@ ANSWERS = {
         nan_where_one_answers: "NaN",
     },
     "completion-mask": {a_mask_of_numbers: "the mask is bool"},
-    "average-loss": {one_weight: "one weight a token"},
+    "average-loss": {one_weight: "one weight per token"},
     "answer-mask": {
         targets_as_numbers: "of dtype bool",
-        as_wide_as_the_ids: "one column a target",
+        as_wide_as_the_ids: "one column per target",
     },
-    "token-mean": {means_weighted_by_counts: "adds 0", one_number: "one number a micro-batch"},
+    "token-mean": {means_weighted_by_counts: "adds 0", one_number: "one number per micro-batch"},
 }

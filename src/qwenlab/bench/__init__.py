@@ -1,4 +1,4 @@
-"""Measuring: how fast, how much memory, and what the machine could do at best."""
+"""Measuring speed and memory, and the best that the machine could do."""
 
 from qwenlab.bench.beside import Peers, peers
 from qwenlab.bench.roofline import Machine, decode_bound, measure_machine

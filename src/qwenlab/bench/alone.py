@@ -1,5 +1,5 @@
-"""Is a row's answer the one it gives alone? Ids are compared, then logits, read again
-side by side."""
+"""Compares each output with the one that its prompt gets alone: the ids, then the logits of a
+second pass."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,15 @@ from torch import Tensor
 from tqdm import tqdm
 
 from qwenlab.engine.padding import left_pad
+from qwenlab.engine.request import RequestOutput
+from qwenlab.engine.results import Result
+from qwenlab.model.model import Model
 
-LOGITS_BYTES = 256 * 2**20  # how large the logits of one rectangle may become
+LOGITS_BYTES = 256 * 2**20  # at most, for the logits of one rectangle
 
 
 def difference(a: Tensor, b: Tensor) -> float:
-    """max|a - b| / max(1, max|b|): what every tolerance of this project is about. `b` is the
+    """max|a - b| / max(1, max|b|), the measure behind every tolerance of this project; `b` is the
     reference."""
     return float((a - b).abs().max() / b.abs().max().clamp(min=1))
 
@@ -23,11 +26,11 @@ def difference(a: Tensor, b: Tensor) -> float:
 class Comparison:
     """One prompt in the batch and alone.
 
-    same: the same ids and the same end. pads: left pads beside it in the rectangle. difference: of
-    the logits, at every token of prompt and answer, read again. logprobs: the largest difference of
-    the two runs' log-probabilities of the new tokens, as long as they agree. parted: the first new
-    token that differs (None if none does), and margin: by how much the lone row's best logit leads
-    its second there; a tiny lead is a tie that rounding may turn.
+    same: equal ids and the same end. pads: its left pads in the rectangle. difference: of the
+    logits at every token of prompt and answer, in a second pass. logprobs: the largest difference
+    between the two runs' log-probabilities of the new tokens, as long as the ids agree. parted: the
+    first new token that differs (None if none does). margin: by how much the lone row's best logit
+    leads its second there; a tiny lead is a tie that rounding may decide.
     """
 
     same: bool
@@ -39,16 +42,22 @@ class Comparison:
 
 
 def compare_alone(
-    model, prompts: Sequence[list[int]], batch, alone, progress: bool = False
+    model: Model,
+    prompts: Sequence[list[int]],
+    batch: Result,
+    alone: Result,
+    progress: bool = False,
 ) -> list[Comparison]:
     """Compares two results of `generate` on the same prompts, `batch` and `alone`, prompt by
     prompt.
 
-    For the logits, each prompt with its batch answer is read twice: in a left-padded rectangle as
-    wide as the longest (few rows at a time, so that the logits fit in memory), and by itself
-    without padding.
+    For the logits, each prompt with its batch answer goes through the model twice: in a left-padded
+    rectangle as wide as the longest (few rows at a time, so that the logits fit in memory), and by
+    itself without padding.
     """
-    rows = [[*prompt, *request.token_ids] for prompt, request in zip(prompts, batch, strict=True)]
+    rows = []
+    for prompt, request in zip(prompts, batch, strict=True):
+        rows.append([*prompt, *request.token_ids])
     input_ids, attention_mask = left_pad(rows, pad_id=0)  # (B, T)
     at_once = max(1, LOGITS_BYTES // (4 * input_ids.shape[1] * model.config.vocab_size))
     comparisons = []
@@ -59,32 +68,29 @@ def compare_alone(
             for i, padded in enumerate(together, start):
                 by_itself = model(torch.tensor([rows[i]]))[0]  # (T of the row, V)
                 pads = len(padded) - len(by_itself)
-                same = (batch[i].token_ids, batch[i].stop_id) == (
-                    alone[i].token_ids,
-                    alone[i].stop_id,
-                )
-                parting = where_they_part(
-                    said(batch[i]), said(alone[i]), by_itself[len(prompts[i]) - 1 :]
-                )
-                agreed = zip(batch[i].logprobs[: parting[0]], alone[i].logprobs, strict=False)
-                logprobs = max((abs(a - b) for a, b in agreed), default=0.0)
-                comparisons.append(
-                    Comparison(same, pads, difference(padded[pads:], by_itself), logprobs, *parting)
-                )
+                ours = sampled_ids(batch[i])
+                theirs = sampled_ids(alone[i])
+                same = ours == theirs and batch[i].stop_id == alone[i].stop_id
+                place, margin = where_they_part(ours, theirs, by_itself[len(prompts[i]) - 1 :])
+                logprobs = 0.0
+                for a, b in zip(batch[i].logprobs[:place], alone[i].logprobs, strict=False):
+                    logprobs = max(logprobs, abs(a - b))
+                gap = difference(padded[pads:], by_itself)
+                comparisons.append(Comparison(same, pads, gap, logprobs, place, margin))
                 bar.update()
     return comparisons
 
 
-def said(request) -> list[int]:
-    """Every id that was sampled, the stop id included."""
+def sampled_ids(request: RequestOutput) -> list[int]:
+    """Every sampled id, the stop id included."""
     return request.token_ids + ([] if request.stop_id is None else [request.stop_id])
 
 
 def where_they_part(
     ours: list[int], theirs: list[int], logits: Tensor
 ) -> tuple[int | None, float | None]:
-    """The first place where two answers differ, and the margin there; logits[p] decide token p of
-    the answer."""
+    """The first position where two answers differ, and the margin there; logits[p] decide token p
+    of the answer."""
     for place, (a, b) in enumerate(zip(ours, theirs, strict=False)):
         if a != b:
             best, second = logits[place].topk(2).values.tolist()

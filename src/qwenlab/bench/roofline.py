@@ -1,23 +1,27 @@
-"""The best a machine could do: bytes over measured bandwidth, or arithmetic over its measured rate.
+"""The best a machine could do: bytes over its measured bandwidth, or arithmetic over its measured
+rate.
 
-The roofline of Williams, Waterman and Patterson (Communications of the ACM 52(4), 2009), for one
-decode step.
+This is the roofline of Williams, Waterman and Patterson (Communications of the ACM 52(4), 2009) for
+one decode step.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import torch
 
 from qwenlab.bench.timing import machine_name
 from qwenlab.errors import whole
+from qwenlab.model.model import Model
 from qwenlab.model.state import GROWING
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What was measured on this machine, in one dtype: bytes read a second, floating-point
-    operations a second."""
+    """What this machine was measured to do in one dtype: bytes read per second, floating-point
+    operations per second."""
 
     name: str
     dtype: str
@@ -25,38 +29,41 @@ class Machine:
     flops_per_second: float
 
 
-def measure_machine(dtype: torch.dtype = torch.float32, device="cpu", repeats: int = 20) -> Machine:
-    """Reads 256 MiB of memory and multiplies two square matrices, several times; the best of each
-    counts.
+def measure_machine(
+    dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu", repeats: int = 20
+) -> Machine:
+    """Reads 256 MiB of memory and multiplies two square matrices, `repeats` times, and keeps the
+    best time of each.
 
-    The best, not the median: a roof is what can be reached. Reading is tried as a sum and, as
-    decoding does it, as a matrix times a vector. Takes a second or two. A GPU gets larger pieces:
-    small ones are over before it is busy.
+    The best and not the median, because a roof is what can be reached. Reading is tried as a sum
+    and, as in decoding, as a matrix times a vector. This takes a second or two. A GPU gets larger
+    inputs, because small ones are done before it is busy.
     """
     device = torch.device(device)
-    megabytes, side = (256, 1024) if device.type == "cpu" else (4096, 8192)
+    megabytes = 256 if device.type == "cpu" else 4096
+    side = 1024 if device.type == "cpu" else 8192
     memory = torch.ones(megabytes * 2**20 // 4 // side, side, device=device)  # float32
     vector = torch.ones(side, device=device)
     square = torch.ones(side, side, dtype=dtype, device=device)
-    reading = min(
-        best_seconds(way, device, repeats) for way in (memory.sum, lambda: memory @ vector)
-    )
+    summing = best_seconds(memory.sum, device, repeats)
+    by_vector = best_seconds(lambda: memory @ vector, device, repeats)
     multiplying = best_seconds(lambda: square @ square, device, repeats)
     return Machine(
         machine_name(device),
         str(dtype).removeprefix("torch."),
-        memory.nbytes / reading,
+        memory.nbytes / min(summing, by_vector),
         2 * side**3 / multiplying,
     )
 
 
-def best_seconds(work, device: torch.device, repeats: int) -> float:
+def best_seconds(work: Callable[[], Any], device: torch.device, repeats: int) -> float:
+    """The least seconds of `repeats` calls of `work`, after one untimed."""
     work()
     return min(clocked(work, device)[0] for _ in range(repeats))
 
 
-def clocked(work, device: torch.device) -> tuple:
-    """How many seconds `work()` takes, and what it returns."""
+def clocked(work: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
+    """The seconds that `work()` takes, and its result."""
     synchronise(device)
     began = perf_counter()
     result = work()
@@ -65,21 +72,22 @@ def clocked(work, device: torch.device) -> tuple:
 
 
 def synchronise(device: torch.device) -> None:
-    """A GPU works on after the call returns: wait for it before reading a clock."""
+    """Waits for a GPU, which goes on working after a call returns, before a clock is read."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def decode_bound(model, machine: Machine, rows: int, context: int) -> tuple[float, float]:
-    """Least seconds of one decode step: (to move what it must read and write, to compute what it
-    must compute).
+def decode_bound(model: Model, machine: Machine, rows: int, context: int) -> tuple[float, float]:
+    """The least seconds of one decode step: (for the bytes it must move, for the arithmetic it must
+    do). The longer of the two is the bound.
 
-    rows at once, `context` tokens behind each. Weights are read once for all rows, keys and values
-    once a row. A DeltaNet layer's memory and window are read and written back, once a row, whatever
-    the context. A multiplication and an addition count as two operations; a number of the memory
-    takes seven: it fades, answers two vectors, takes up one product. Norms and the line of the
-    embedding that a row looks up are left out: they are small. The longer of the two is the bound.
-    Raises ValueError for a machine that was measured in another dtype than the model computes in.
+    `rows` rows at once with `context` tokens each. Weights are read once for all rows, keys and
+    values once per row. A DeltaNet layer's conv_state and recurrent_state are read and written back
+    once per row, whatever the context. A multiplication and an addition count as two operations; a
+    number of the recurrent_state takes seven, for the decay, two products with vectors and one
+    update. Norms and the embedding looked up for a row are left out, because they are small.
+
+    Raises ValueError for a machine measured in another dtype than the model computes in.
     """
     whole(rows, "rows", 1)
     whole(context, "context", 0)
@@ -94,18 +102,18 @@ def decode_bound(model, machine: Machine, rows: int, context: int) -> tuple[floa
     if not config.tie_word_embeddings:
         matrices -= (
             config.vocab_size * config.hidden_size
-        )  # a lookup reads one line of the embedding, not all
+        )  # a lookup reads one line of the embedding
     full = config.layer_types.count("full_attention")
-    cached = 2 * full * config.num_key_value_heads * config.head_dim * context  # numbers a row
+    cached = 2 * full * config.num_key_value_heads * config.head_dim * context  # numbers per row
     attention = 4 * full * config.num_attention_heads * config.head_dim * context
-    kept = [
-        (name, t)
-        for layer in model.new_state(1).layers
-        for name, t in layer.items()
-        if name not in GROWING
-    ]
-    rewritten = 2 * sum(t.nbytes for _, t in kept)  # bytes a row
-    recurrence = 7 * sum(t.numel() for name, t in kept if name == "recurrent_state")
+    rewritten = 0  # bytes per row
+    recurrence = 0  # operations per row
+    for layer in model.new_state(1).layers:
+        for name, tensor in layer.items():
+            if name not in GROWING:
+                rewritten += 2 * tensor.nbytes
+            if name == "recurrent_state":
+                recurrence += 7 * tensor.numel()
     moved = size * (matrices + rows * cached) + rows * rewritten
     compute = rows * (2 * matrices + attention + recurrence)
     return moved / machine.bytes_per_second, compute / machine.flops_per_second

@@ -1,4 +1,4 @@
-"""Throughput over batch size: the curve that says how many rows pay."""
+"""Throughput over batch size, the curve that shows how many rows are worthwhile."""
 
 import json
 from collections.abc import Sequence
@@ -8,15 +8,17 @@ import torch
 
 from qwenlab.bench.timing import Spread, alternate, in_columns, machine_name
 from qwenlab.engine.generation import generate
+from qwenlab.engine.results import Stats
 from qwenlab.errors import whole
 from qwenlab.fast import linear
+from qwenlab.model.model import Model
 
 
 @dataclass(frozen=True)
 class Point:
-    """One batch size. `tokens_per_second` counts all sampled tokens over the whole run;
-    `decode_tokens_per_second` those after the first, over the decode steps; `first_token_s` is the
-    prefill, `step_s` one decode step."""
+    """One batch size. `tokens_per_second` counts all sampled tokens over the whole run,
+    `decode_tokens_per_second` those after the first over the decode steps. `first_token_s` is the
+    prefill and `step_s` one decode step, in seconds."""
 
     batch_size: int
     tokens_per_second: Spread
@@ -27,8 +29,8 @@ class Point:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The points, and all that is needed to repeat them. `print(sweep)` is the table,
-    `sweep.json()` one line."""
+    """The points, and everything needed to repeat them. `print(sweep)` prints a table;
+    `sweep.json()` is one line."""
 
     points: list[Point]
     machine: str
@@ -38,7 +40,7 @@ class Sweep:
     prompt_tokens: int
     new_tokens: int
     repeats: int
-    kernels: dict[str, str]  # "rows, matrix, dtype, threads": which computes it
+    kernels: dict[str, str]  # "rows, matrix, dtype, threads": the kernel that computes it
 
     def __str__(self) -> str:
         table = [["rows", "tokens/s", "decode tokens/s", "first token, ms", "a step, ms"]]
@@ -48,25 +50,25 @@ class Sweep:
         lines = [
             f"{self.machine}, torch {self.torch_version}",
             f"{self.parameters:,} parameters in {self.dtype}, {self.prompt_tokens} prompt tokens "
-            f"and {self.new_tokens} new ones a row",
+            f"and {self.new_tokens} new ones per row",
             f"median of {self.repeats} (lowest–highest)",
             "",
         ]
         return "\n".join(lines + in_columns(table))
 
     def json(self) -> str:
-        """Everything as one line of JSON; seconds and tokens a second."""
+        """Everything as one line of JSON; in seconds and tokens per second."""
         return json.dumps(asdict(self))
 
 
 def in_ms(spread: Spread) -> str:
-    """Seconds as milliseconds, three digits that count."""
+    """Seconds as milliseconds, to three significant digits."""
     ms = Spread(spread.median * 1e3, spread.low * 1e3, spread.high * 1e3)
     return f"{ms:.{0 if ms.median >= 100 else 1 if ms.median >= 10 else 2}f}"
 
 
 def sweep(
-    model,
+    model: Model,
     batch_sizes: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
     prompt_tokens: int = 32,
     new_tokens: int = 32,
@@ -76,17 +78,17 @@ def sweep(
     seed: int = 0,
     progress: bool = False,
 ) -> Sweep:
-    """Measures generation at each batch size: prompts of random ids, all of one length, no stop
+    """Measures generation at each batch size, with prompts of random ids of one length and no stop
     ids.
 
-    Batch sizes take turns, forwards and backwards, so that a drifting machine cannot favour one
-    end. The host waits for the device at every step, so prefill and decode are told apart honestly
-    on a GPU too.
+    Batch sizes take turns, forwards and backwards, so that a machine whose speed drifts cannot
+    favour one end. The host waits for the device at every step, so that prefill and decode are
+    timed correctly on a GPU too.
 
-    It computes in the model's own dtype, so measure each that you consider (`qwenlab bench --dtype
-    float32,bfloat16`). One row mostly waits for the weights to be read, and bfloat16 halves their
-    bytes. Many rows mostly multiply, and a CPU without bfloat16 arithmetic must convert: there the
-    dtype that is best for one row may be worst for many.
+    It computes in the model's own dtype, so measure every dtype you consider (`qwenlab bench
+    --dtype float32,bfloat16`). A single row mostly waits for the weights, and bfloat16 halves their
+    bytes. Many rows mostly multiply, and a CPU without bfloat16 arithmetic has to convert first:
+    there the best dtype for one row may be the worst for many.
 
     Raises ValueError for sizes below 1, fewer than 2 new tokens, or rows longer than the context.
     """
@@ -103,7 +105,7 @@ def sweep(
         model.config.vocab_size, (max(sizes), prompt_tokens), generator=generator
     ).tolist()
 
-    def run(size: int):
+    def run(size: int) -> Stats:
         return generate(
             model, prompts[:size], max_new_tokens=new_tokens, stop=(), strategy="static", slots=size
         ).stats

@@ -1,4 +1,4 @@
-"""Repeated measurements that can be trusted: warmed up, in alternated order, told with their
+"""Repeated measurements that can be trusted: warmed up, in alternating order, reported with their
 spread."""
 
 import platform
@@ -34,10 +34,10 @@ class Spread:
 def alternate(
     run: Callable, cases: list[Hashable], repeats: int, warm_up: int = 1, progress: bool = False
 ) -> dict:
-    """Calls `run(case)` `repeats` times for every case and returns {case: [what it returned, ...]}.
+    """Calls `run(case)` `repeats` times for every case and returns {case: [its result, ...]}.
 
-    Each case first runs `warm_up` times for nothing. The order turns round after every pass, so
-    that a machine that slows down or speeds up meets first and last cases alike. Raises ValueError
+    Each case first runs `warm_up` times untimed. The order reverses on alternate repeats, so that a
+    machine that slows down or speeds up affects the first and last cases alike. Raises ValueError
     for fewer than one repeat.
     """
     whole(repeats, "repeats", 1)
@@ -56,13 +56,16 @@ def alternate(
 
 
 def in_columns(table: list[list[str]]) -> list[str]:
-    """Lines of cells as lines of text, every column as wide as its widest cell and flush right."""
+    """Rows of cells as lines of text, right-aligned, each column as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["  ".join(map(str.rjust, cells, widths)) for cells in table]
+    lines = []
+    for cells in table:
+        lines.append("  ".join(map(str.rjust, cells, widths)))
+    return lines
 
 
 def machine_name(device: torch.device) -> str:
-    """The processor that computes, with the number of threads on a CPU."""
+    """The name of the GPU, or of the CPU with the number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()

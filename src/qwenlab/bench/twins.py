@@ -1,4 +1,6 @@
-"""One set of weights in two libraries: ours, and transformers to be measured beside it."""
+"""One set of weights in two libraries: ours, and transformers for comparison."""
+
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -9,6 +11,9 @@ from qwenlab.errors import QwenlabError
 from qwenlab.loading import choose_device, choose_dtype, find_checkpoint, first_line, load
 from qwenlab.model.config import Config
 from qwenlab.model.model import Model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # fmt: off
 SHAPES = {  # as in the config.json of Qwen/Qwen3-0.6B and in the text part of Qwen/Qwen3.5-0.8B's
@@ -37,13 +42,13 @@ SHAPES = {  # as in the config.json of Qwen/Qwen3-0.6B and in the text part of Q
 
 
 class Ours:
-    """What is measured of our model: greedy ids without stop ids, and one pass over input_ids (1,
-    T)."""
+    """The two operations measured on our model: greedy generation without stop ids, and a prefill
+    of one row."""
 
-    def __init__(self, model: Model):
+    def __init__(self, model: Model) -> None:
         self.model = model.eval().requires_grad_(False)
 
-    def say(self, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
+    def generate(self, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
         options = {
             "max_new_tokens": new_tokens,
             "stop": (),
@@ -53,41 +58,46 @@ class Ours:
         return generate(self.model, prompts, **options).token_ids
 
     @torch.inference_mode()
-    def read(self, input_ids: Tensor) -> None:
+    def prefill(self, input_ids: Tensor) -> None:
+        """input_ids (1, T)."""
         self.model(input_ids, state=self.model.new_state(1), last_only=True)
 
 
 class Theirs:
-    """The same of a model of transformers, called as its users call it: `generate` keeps no
-    gradients by itself."""
+    """The same operations on a model of transformers, called as its users call it; its `generate`
+    records no gradients anyway."""
 
-    def __init__(self, model):
+    def __init__(self, model: "PreTrainedModel") -> None:
         from transformers import GenerationConfig
 
         self.model = model.eval().requires_grad_(False)
-        self.model.generation_config = GenerationConfig(
-            do_sample=False, pad_token_id=0
-        )  # no stop ids, no penalties
+        # Without stop ids and penalties, whatever the checkpoint asks for.
+        self.model.generation_config = GenerationConfig(do_sample=False, pad_token_id=0)
 
-    def say(self, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
-        input_ids, attention_mask = (t.to(self.model.device) for t in left_pad(prompts, pad_id=0))
+    def generate(self, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
+        input_ids, attention_mask = left_pad(prompts, pad_id=0)
         ids = self.model.generate(
-            input_ids, attention_mask=attention_mask.long(), max_new_tokens=new_tokens
+            input_ids.to(self.model.device),
+            attention_mask=attention_mask.long().to(self.model.device),
+            max_new_tokens=new_tokens,
         )
         return ids[:, input_ids.shape[1] :].tolist()
 
     @torch.no_grad()
-    def read(self, input_ids: Tensor) -> None:
+    def prefill(self, input_ids: Tensor) -> None:
         self.model(input_ids, use_cache=True, logits_to_keep=1)
 
 
 def load_twins(
-    model: str | None, shape: str | None, dtype=None, device=None
+    model: str | None,
+    shape: str | None,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | None = None,
 ) -> tuple[Ours, Theirs]:
-    """Both sides of a model, which both read from its folder, or of a shape with random weights,
-    which they share.
+    """Both sides of a model, loaded from the same folder, or of a shape, with random weights that
+    they share.
 
-    Raises QwenlabError in one line where either can't be had.
+    Raises QwenlabError in one line where either can't be loaded.
     """
     if (model is None) == (shape is None):
         given = "neither a model nor a shape" if model is None else "both a model and a shape"
@@ -109,7 +119,7 @@ def load_twins(
             theirs = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=dtype, local_files_only=True
             )
-        except Exception as problem:  # each of its versions has its own kinds
+        except Exception as problem:  # of kinds that differ by version
             reason = f"{type(problem).__name__}: {first_line(problem)}"
             raise QwenlabError(f"{folder}: transformers can't read it ({reason})") from None
         return Ours(ours), Theirs(theirs.to(device))
@@ -118,9 +128,10 @@ def load_twins(
         theirs = AutoModelForCausalLM.from_config(
             AutoConfig.for_model(**SHAPES[shape]), dtype=dtype
         ).to(device)
-    with torch.device("meta"):  # shapes without numbers, as in `load`
+    with torch.device("meta"):  # shapes without storage, as in `load`
         ours = Model(Config.from_dict(SHAPES[shape]))
     named = dict(theirs.named_parameters())
-    # The very same parameters: nothing is held twice, even where ours lays out a weight anew.
-    ours.load_state_dict({name: named[name] for name, _ in ours.named_parameters()}, assign=True)
+    # The very same parameters: nothing is held twice, even where ours changes a weight's layout.
+    shared = {name: named[name] for name, _ in ours.named_parameters()}
+    ours.load_state_dict(shared, assign=True)
     return Ours(ours), Theirs(theirs)

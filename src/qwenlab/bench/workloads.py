@@ -1,7 +1,7 @@
-"""The four workloads one by one and batched, on this machine, beside what others published of two
-others.
+"""The four workloads one by one and batched, on this machine, beside figures published for two
+other machines.
 
-Every run has a process of its own, so that its peak of memory is its own too.
+Each run has a process of its own, so that its peak memory is its own too.
 """
 
 import json
@@ -28,9 +28,9 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Published:
-    """What rasbt/reasoning-from-scratch (GitHub) reports of Qwen3-0.6B: minutes one by one and
-    batched on two machines, gigabytes one by one and batched. A second table there gives 185.4 and
-    14.6 minutes (batch 128) for the H100's evaluation."""
+    """What rasbt/reasoning-from-scratch (GitHub) reports for Qwen3-0.6B: minutes one by one and
+    batched on two machines, and gigabytes one by one and batched. A second table there gives 185.4
+    and 14.6 minutes (batch 128) for evaluation on the H100."""
 
     batch: int
     h100: tuple[float, float]
@@ -48,9 +48,8 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class Run:
-    """One task in one mode. `seconds` of the work alone; `tokens` that it sampled or trained on;
-    `memory` in bytes: the highest that the process (on a GPU: the device) held, `loaded` the same
-    before the work began."""
+    """One task in one mode. `seconds`: of the work alone. `tokens`: sampled, or trained on.
+    `memory`: peak bytes of the process, or of the GPU; `loaded`: the same before the work began."""
 
     task: str
     batch: int
@@ -62,8 +61,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The runs, two a task, one by one first. `print(comparison)` is the table,
-    `json()` one line."""
+    """The runs, two per task, one by one first. `print(comparison)` prints a table; `json()` is one
+    line."""
 
     model: str
     runs: list[Run]
@@ -87,17 +86,15 @@ class Comparison:
                     f"{run.memory / GIB:.2f}",
                 ]
                 ours += [f"{run.seconds:.1f}", gain(single.seconds.median, run.seconds.median)]
-                pairs = [
-                    (f"{minutes[i]:.1f}", gain(minutes[0], minutes[i]))
-                    for minutes in (theirs.h100, theirs.spark)
-                ]
-                table.append([*ours, *pairs[0], *pairs[1], f"{theirs.gigabytes[i]:.1f}"])
+                for minutes in (theirs.h100, theirs.spark):
+                    ours += [f"{minutes[i]:.1f}", gain(minutes[0], minutes[i])]
+                table.append([*ours, f"{theirs.gigabytes[i]:.1f}"])
         lines = [
             f"{self.model}: {self.machine}, torch {self.torch_version}, {self.dtype}; median of "
             f"{self.repeats} (lowest–highest)",
-            f"{self.problems} problems, at most {self.max_new_tokens} new tokens an answer; a "
+            f"{self.problems} problems, at most {self.max_new_tokens} new tokens per answer; a "
             "quarter of the problems for self-consistency and grpo",
-            "memory: the highest of the process, or of the GPU; published: Qwen3-0.6B, "
+            "memory: the peak of the process, or of the GPU; published: Qwen3-0.6B, "
             f"rasbt/reasoning-from-scratch, evaluation at batch {PUBLISHED['evaluation'].batch}",
         ]
         return "\n".join([*lines, "", *in_columns(table)])
@@ -120,23 +117,25 @@ def compare_workloads(
     max_new_tokens: int = 256,
     repeats: int = 1,
     threads: int | None = None,
-    dtype=None,
-    device=None,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | None = None,
     progress: bool = False,
 ) -> Comparison:
-    """Runs each task one by one and batched, the same work both ways, and clocks it.
+    """Times each task one by one and batched, with the same work both ways.
 
     evaluation answers `problems` problems of `data` greedily, `batch_size` at once.
-    self-consistency draws 3 samples for a quarter of them, grpo trains one step on 4 rollouts each;
-    distillation trains an epoch on the model's own answers, in steps of 4 rows: these have the
-    batch of the published table. Modes take turns. Loading, the traces and a first short answer
-    aren't clocked. The model isn't changed: each run loads its own. `threads` is the number that
-    each process computes with on a CPU (None: PyTorch's own).
+    self-consistency draws 3 samples for a quarter of them, grpo trains one step on 4 rollouts of
+    each of those, and distillation trains an epoch on the model's own answers in steps of 4 rows;
+    these three use the batch sizes of the published table. Modes take turns. Loading, the traces
+    and a first short answer are not timed. Each run loads its own model, so the checkpoint is not
+    changed. `threads`: of each process on a CPU (None: PyTorch's own choice).
 
-    Raises ValueError for an unknown task or a count below 1 (problems: 4), and QwenlabError saying
-    what a run said.
+    Raises ValueError for an unknown task or a count below 1 (problems: 4), and QwenlabError with
+    the message of a run that failed.
     """
-    whole(problems, "problems", 4), whole(repeats, "repeats", 1), whole(batch_size, "batch_size", 2)
+    whole(problems, "problems", 4)
+    whole(repeats, "repeats", 1)
+    whole(batch_size, "batch_size", 2)
     unknown = [task for task in tasks if task not in PUBLISHED]
     if unknown or not tasks:
         raise ValueError(
@@ -156,18 +155,19 @@ def compare_workloads(
     if threads is not None:
         number = str(whole(threads, "threads", 1))
         environment |= {"OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number}
-    sizes = {task: batch_size if task == "evaluation" else PUBLISHED[task].batch for task in tasks}
-    cases = [(task, batch) for task in tasks for batch in (1, sizes[task])]
+    cases = []
+    for task in tasks:
+        cases += [(task, 1), (task, batch_size if task == "evaluation" else PUBLISHED[task].batch)]
 
     def run(case: tuple[str, int]) -> dict:
         return in_a_process(case, common, environment)
 
     readings = alternate(run, cases, repeats, warm_up=0, progress=progress)
     runs = []
-    for case, all_told in readings.items():
-        seconds = Spread.of(told["seconds"] for told in all_told)
-        memory = max(told["memory"] for told in all_told)
-        runs.append(Run(*case, seconds, all_told[0]["tokens"], memory, all_told[0]["loaded"]))
+    for (task, batch), reports in readings.items():
+        seconds = Spread.of(report["seconds"] for report in reports)
+        memory = max(report["memory"] for report in reports)
+        runs.append(Run(task, batch, seconds, reports[0]["tokens"], memory, reports[0]["loaded"]))
     about = next(iter(readings.values()))[0]
     return Comparison(
         model,
@@ -182,22 +182,32 @@ def compare_workloads(
 
 
 def in_a_process(case: tuple[str, int], common: dict, environment: dict[str, str]) -> dict:
-    """What `work` tells of a task at a batch size. Raises QwenlabError with the last line that the
-    process said."""
+    """What `work` reports of a task at a batch size. Raises QwenlabError with the last line that
+    the process printed."""
     asked = json.dumps(common | dict(zip(("task", "batch"), case, strict=True)))
-    program = "from qwenlab.bench.workloads import tell; tell()"
+    program = "from qwenlab.bench.workloads import report; report()"
     command = [sys.executable, "-c", program, asked]
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
     if run.returncode:
-        said = run.stderr.strip().splitlines() or [f"status {run.returncode}"]
-        error = QwenlabError(f"{case[0]} at batch {case[1]}: {said[-1].removeprefix('qwenlab: ')}")
+        lines = run.stderr.strip().splitlines() or [f"status {run.returncode}"]
+        error = QwenlabError(f"{case[0]} at batch {case[1]}: {lines[-1].removeprefix('qwenlab: ')}")
         raise error if run.returncode == error.status else failure(error)
     return json.loads(run.stdout.splitlines()[-1])
 
 
-def work(*, task, batch, model, problems, data, cap, dtype, device) -> dict:
-    """One task at one batch size in this process: seconds, tokens, and bytes of memory before and
-    at the highest."""
+def work(
+    *,
+    task: str,
+    batch: int,
+    model: str,
+    problems: int,
+    data: str,
+    cap: int,
+    dtype: str | None,
+    device: str | None,
+) -> dict:
+    """One task at one batch size in this process: seconds, tokens, and bytes of memory, both before
+    and at the peak."""
     from qwenlab.evaluation import evaluate, load_problems, self_consistency
     from qwenlab.evaluation.problems import problem_prompts
     from qwenlab.loading import load_with_tokenizer
@@ -212,28 +222,28 @@ def work(*, task, batch, model, problems, data, cap, dtype, device) -> dict:
     prompts = problem_prompts(tokenizer, asked)
     if task == "distillation":
         answers = generate(network, prompts, max_new_tokens=cap, slots=16)
-        texts = [tokenizer.decode(request.token_ids) or "?" for request in answers]
-        traces = [Trace(problem, text) for problem, text in zip(asked, texts, strict=True)]
+        for problem, request in zip(asked, answers, strict=True):
+            traces.append(Trace(problem, tokenizer.decode(request.token_ids) or "?"))
     generate(network, prompts[:batch], max_new_tokens=2)
     synchronise(network.device)
     loaded = peak_memory(network.device)
     began = perf_counter()
     match task:
         case "evaluation":
-            told = evaluate(network, tokenizer, asked, batch_size=batch, max_new_tokens=cap)
-            tokens = told.sampled_tokens
+            done = evaluate(network, tokenizer, asked, batch_size=batch, max_new_tokens=cap)
+            tokens = done.sampled_tokens
         case "self-consistency":
-            told = self_consistency(
+            done = self_consistency(
                 network, tokenizer, few, samples=3, batch_size=batch, max_new_tokens=cap
             )
-            tokens = told.evaluation.sampled_tokens
+            tokens = done.evaluation.sampled_tokens
         case "grpo":
             options = {"num_rollouts": 4, "prompts_per_step": len(few), "max_new_tokens": cap}
             (record,) = grpo(network, tokenizer, few, steps=1, lr=1e-6, batch_size=batch, **options)
             tokens = round(record["length"] * 4 * len(few))
         case "distillation":
-            told = distill(network, tokenizer, traces, batch_size=4, micro_batch=batch, held_out=0)
-            tokens = sum(record["tokens"] for record in told.metrics)
+            done = distill(network, tokenizer, traces, batch_size=4, micro_batch=batch, held_out=0)
+            tokens = sum(record["tokens"] for record in done.metrics)
     synchronise(network.device)
     seconds = perf_counter() - began
     about = {
@@ -249,10 +259,10 @@ def work(*, task, batch, model, problems, data, cap, dtype, device) -> dict:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes at the highest so far: of a GPU what PyTorch held there, else of this process."""
+    """Peak bytes so far: on a GPU those that PyTorch reserved there, else those of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
-    if STATUS.exists():  # not getrusage: that may be the figure of the process that started this
+    if STATUS.exists():  # getrusage may give the figure of the process that started this one
         return int(re.search(r"VmHWM:\s*(\d+) kB", STATUS.read_text())[1]) * 1024
     memory = psutil.Process().memory_info()
     if hasattr(memory, "peak_wset"):  # Windows
@@ -262,8 +272,8 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def tell() -> None:
-    """The process's side of `in_a_process`: a line of JSON, or a line that says what is wrong."""
+def report() -> None:
+    """The child's side of `in_a_process`: prints a line of JSON, or a line with what is wrong."""
     try:
         print(json.dumps(work(**json.loads(sys.argv[1]))))
     except (ValueError, MemoryError, torch.OutOfMemoryError) as problem:

@@ -1,1 +1,1 @@
-"""Conversations: in Python and in a terminal."""
+"""Conversations, in Python and in a terminal."""

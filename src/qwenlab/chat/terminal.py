@@ -1,5 +1,5 @@
-"""A conversation in the terminal: reads lines, shows answers as they come, and lets
-Ctrl-C end one."""
+"""A conversation in the terminal: reads lines and prints answers as they are generated, until
+Ctrl-C ends one."""
 
 import os
 import sys
@@ -9,15 +9,19 @@ from contextlib import suppress
 from qwenlab.chat.conversation import Chat
 from qwenlab.console import say
 from qwenlab.interrupts import held_back
+from qwenlab.model.model import Model
 from qwenlab.text.chat_template import CLOSE, OPEN
+from qwenlab.text.tokenizer import Tokenizer
 
-DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+DIM = "\x1b[2m"
+PLAIN = "\x1b[0m"
 HELP = "/reset starts a new conversation, Ctrl-C ends an answer, Ctrl-D leaves"
 
 
-def talk(model, tokenizer, **options) -> None:
-    """Answers line after line until the input ends. At a terminal a turn that doesn't fit ends
-    nothing, and Ctrl-C ends an answer; in a pipe either ends all, as with any command."""
+def talk(model: Model, tokenizer: Tokenizer, **options: object) -> None:
+    """Answers line after line until the input ends; `options` are those of `Chat`. At a terminal, a
+    turn that doesn't fit is reported and Ctrl-C only ends the answer; in a pipe, either ends the
+    command."""
     at_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     dim = at_terminal and not os.environ.get("NO_COLOR")
     chat = Chat(model, tokenizer, **options)
@@ -36,22 +40,23 @@ def talk(model, tokenizer, **options) -> None:
                     answer(chat, line, dim, pressed)
             except ValueError as problem:
                 say(problem)
-            except KeyboardInterrupt:  # pressed again: the pass was not waited for
+            except KeyboardInterrupt:  # pressed twice: stop in the middle of a step
                 pass
         else:
             answer(chat, line, dim, [])
 
 
-def answer(chat: Chat, text: str, dim: bool, pressed: list) -> None:
-    """Shows the answer to `text` piece by piece, its thinking dim, until it ends or something is in
-    `pressed`."""
-    thinking, dimmed, pieces = None, False, chat.stream(text)
+def answer(chat: Chat, text: str, dim: bool, pressed: list[bool]) -> None:
+    """Prints the answer to `text` piece by piece until it ends or Ctrl-C is `pressed`. `dim`:
+    whether to print its thinking dim."""
+    thinking: bool | None = None
+    dimmed = False
+    pieces = chat.stream(text)
     try:
         for piece in pieces:
             if thinking is None:  # a template may open the thinking itself
-                thinking = (
-                    chat.tokenizer.decode(chat.requests[0].prompt[-8:]).rstrip().endswith(OPEN)
-                )
+                end_of_prompt = chat.tokenizer.decode(chat.requests[0].prompt[-8:])
+                thinking = end_of_prompt.rstrip().endswith(OPEN)
             if dim and dimmed != (thinking or OPEN in piece):
                 dimmed = not dimmed
                 print(DIM if dimmed else PLAIN, end="")
@@ -68,7 +73,7 @@ def answer(chat: Chat, text: str, dim: bool, pressed: list) -> None:
 
 
 def typed_lines() -> Iterator[str]:
-    """What is typed behind a prompt, until Ctrl-D or Ctrl-C."""
+    """The lines typed at a prompt, until Ctrl-D or Ctrl-C."""
     with suppress(ImportError):
         import readline  # noqa: F401, arrow keys and history for input()
     while True:
@@ -81,8 +86,7 @@ def typed_lines() -> Iterator[str]:
 
 
 def piped_lines() -> Iterator[str]:
-    """The lines of standard input. Raises ValueError, naming the line, for one that
-    is not UTF-8."""
+    """The lines of standard input. Raises ValueError naming a line that is not UTF-8."""
     if sys.stdin is None:
         return
     for number, line in enumerate(sys.stdin.buffer, 1):

@@ -1,4 +1,4 @@
-"""The command line: one file for each group of commands. main.py puts them together.
+"""The command line: one file for each group of commands, assembled in main.py.
 
-Commands import what they need when they run, so that `qwenlab --help` answers at once.
+Commands import what they need when they run, so that `qwenlab --help` is fast.
 """

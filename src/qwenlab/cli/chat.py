@@ -24,7 +24,7 @@ def chat(
     dtype: options.Dtype = None,
     device: options.Device = None,
 ) -> None:
-    """Chat with a model. Ctrl-C ends a reply, Ctrl-D leaves; in a pipe, each line is one turn."""
+    """Chat with a model. Ctrl-C ends an answer, Ctrl-D leaves; in a pipe, each line is a turn."""
     from qwenlab.chat.terminal import talk
 
     wanted = Threads(threads)

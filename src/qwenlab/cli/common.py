@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING
 from qwenlab.console import say
 
 if TYPE_CHECKING:
+    from qwenlab.loading import Dtype
     from qwenlab.model.model import Model
     from qwenlab.text.tokenizer import Tokenizer
 
 
-def open_model(name: str, dtype: object, device: str | None) -> "tuple[Model, Tokenizer]":
-    """The model and its tokenizer. One line names the parts of the checkpoint that go unused."""
+def open_model(name: str, dtype: "Dtype", device: str | None) -> "tuple[Model, Tokenizer]":
+    """The model and its tokenizer. One line on stderr names the parts of the checkpoint that are
+    not used."""
     from qwenlab.loading import load_with_tokenizer
 
     with warnings.catch_warnings(record=True) as caught:
         network, tokenizer = load_with_tokenizer(name, dtype, device)
     for warning in caught:
         say(warning.message)
-    parts = Counter(part_of(tensor) for tensor in network.ignored)
+    parts = Counter(map(part_of, network.ignored))
     if parts:
         listed = [f"{part} ({plural(many, 'tensor')})" for part, many in parts.items()]
         say(f"{name}: ignored {', '.join(listed)}")
@@ -40,8 +42,9 @@ def introduce(name: str, network: "Model", *details: object) -> None:
     say(", ".join(filter(None, words)))
 
 
-def count(things: Sequence, name: str) -> str:
-    return plural(len(things), name)
+def count(items: Sequence, name: str) -> str:
+    """How many items there are: "1 prompt", "2 prompts"."""
+    return plural(len(items), name)
 
 
 def plural(many: int, name: str) -> str:

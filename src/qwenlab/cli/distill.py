@@ -1,4 +1,5 @@
-"""`qwenlab traces` has a teacher answer problems; `qwenlab distill` trains a student on them."""
+"""`qwenlab traces` has a teacher answer problems; `qwenlab distill` trains a student on the
+answers."""
 
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from qwenlab.cli.threads import Threads
 from qwenlab.cli.train import summarise
 from qwenlab.console import say
 
-MOST_NAMED = 20  # dropped traces
+MOST_NAMED = 20  # dropped traces that are listed
 
 
 def traces(
@@ -124,12 +125,12 @@ def distill(
         progress=sys.stderr.isatty(),
     )
     if run.dropped:
-        names = [str(number) for number in run.dropped[:MOST_NAMED]]
-        more = ["..."] if len(run.dropped) > MOST_NAMED else []
+        names = ", ".join(map(str, run.dropped[:MOST_NAMED]))
+        more = ", ..." if len(run.dropped) > MOST_NAMED else ""
         dropped = count(run.dropped, "trace")
-        say(f"dropped {dropped} whose answer starts too late to fit: {', '.join(names + more)}")
+        say(f"dropped {dropped} whose answer starts too late to fit: {names}{more}")
     summarise(output, run.metrics)
     losses = [f"{loss:.4f} (step {step})" for step, loss in run.losses.items()]
-    first_and_last = losses[:1] + losses[1:][-1:]
+    first_and_last = losses if len(losses) < 2 else [losses[0], losses[-1]]
     measured = " -> ".join(first_and_last) or "not measured"
     print(f"held-out loss: {measured}; pads: {run.padded:.1%}")

@@ -1,4 +1,4 @@
-"""`qwenlab evaluate` and `qwenlab vote`: problems answered and graded, one by one or by vote."""
+"""`qwenlab evaluate` and `qwenlab vote`: problems answered and graded, singly or by vote."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from qwenlab.errors import QwenlabError
 if TYPE_CHECKING:
     from qwenlab.evaluation.problems import Problem
 
-ROWS = 64  # for which threads are chosen where --batch-size is auto
+ROWS = 64  # batch size for which threads are chosen if --batch-size is auto
 
 BatchSize = Annotated[
     str, typer.Option(help="Most answers in progress at once, or auto: as many as memory allows.")
@@ -52,7 +52,7 @@ def evaluate(
     dtype: options.Dtype = None,
     device: options.Device = None,
 ) -> None:
-    """Answer problems, grade the answers, sum up."""
+    """Answer problems, grade the answers, summarise."""
     given = dict(locals())
     from qwenlab.evaluation.evaluation import evaluate
 
@@ -88,7 +88,7 @@ def vote(
 
 
 def answer_and_grade(
-    task: Callable,
+    task: Callable[..., object],
     *,
     model: str,
     data: str,
@@ -104,7 +104,7 @@ def answer_and_grade(
     device: str | None,
     **generation: object,
 ) -> None:
-    """What both commands do: run `task` on the chosen problems, then print its table."""
+    """Both commands: runs `task` on the chosen problems, then prints its table."""
     from qwenlab.evaluation.problems import load_problems
 
     wanted = Threads(threads)
@@ -136,11 +136,14 @@ def answer_and_grade(
 def chosen(
     problems: "Sequence[Problem]", data: str, field: str, value: str | None
 ) -> "list[Problem]":
-    """The problems whose `field` is `value` (None: all). Raises QwenlabError where none is left."""
+    """The problems whose `field` is `value` (None: all). Raises QwenlabError if there is none."""
     if value is None:
         return list(problems)
-    values = [str(problem.fields[field]) for problem in problems if field in problem.fields]
-    if value not in values:
-        known = ", ".join(dict.fromkeys(values)) or "none"
+    by_value: dict[str, list[Problem]] = {}
+    for problem in problems:
+        if field in problem.fields:
+            by_value.setdefault(str(problem.fields[field]), []).append(problem)
+    if value not in by_value:
+        known = ", ".join(by_value) or "none"
         raise QwenlabError(f"{data}: no problem has {field} {value!r}, expected {known}")
-    return [problem for problem in problems if str(problem.fields.get(field)) == value]
+    return by_value[value]

@@ -22,9 +22,7 @@ def generate(
     file: Annotated[
         Path,
         typer.Argument(
-            help=(
-                '.txt: one prompt per line; .jsonl: an object with "prompt" or "messages" per line.'
-            )
+            help='.txt: a prompt per line; .jsonl: an object with "prompt" or "messages" per line.'
         ),
     ],
     model: options.ModelName,
@@ -72,7 +70,7 @@ def generate(
     introduce(model, network, count(ids, "prompt"), wanted.use(network, min(slots, len(ids))))
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     common = sampling | {"slots": slots, "max_new_tokens": max_new_tokens, "progress": True}
-    if check_alone:  # a process's first steps are slow, and would be charged to the batch
+    if check_alone:  # a process's first steps are slow; don't count them against the batch
         qwenlab.generate(network, ids[:1], slots=slots, max_new_tokens=2, **sampling)
     batch = qwenlab.generate(network, ids, strategy=strategy, **common)
     say(speed("in batches", batch.stats))
@@ -87,9 +85,8 @@ def generate(
         prompt_file.write_answers(output, prompts, batch, texts, comparisons)
         say(f"{output}: {count(texts, 'completion')}")
     if output is None or check_alone:
-        for prompt, request, text, comparison in zip(
-            prompts, batch, texts, comparisons, strict=True
-        ):
+        completed = zip(prompts, batch, texts, comparisons, strict=True)
+        for prompt, request, text, comparison in completed:
             lengths = f"{len(request.prompt)} + {len(request.token_ids)} tokens"
             print(f"[line {prompt.line}] {lengths}, {request.finish_reason}{describe(comparison)}")
             print(f"> {prompt.text}\n{text}")
@@ -110,21 +107,19 @@ def speed(how: str, stats: "Stats") -> str:
 
 
 def mask_row(prompts: Sequence[list[int]]) -> str:
-    """The first row of the prompts' left-padded mask; counted where it is too wide to show."""
+    """The first row of the prompts' left-padded mask; a summary if it is too wide to show."""
     import qwenlab
 
     _, attention_mask = qwenlab.left_pad(prompts, pad_id=0)
-    row = "".join(str(int(real)) for real in attention_mask[0])
+    row = "".join(map(str, attention_mask[0].int().tolist()))
     if len(row) <= MOST_SHOWN:
         return row
     return f"{row.count('0')} x 0, then {row.count('1')} x 1"
 
 
 def describe(comparison: "Comparison | None") -> str:
-    """Whether the completion is the same as alone, its pads, and how far the logits are apart.
-
-    An empty text if nothing was compared.
-    """
+    """Whether the completion equals the one at batch size 1, its pads, and the differences of
+    logits and log-probabilities. An empty text if nothing was compared."""
     if comparison is None:
         return ""
     verdict = "same"

@@ -1,6 +1,7 @@
-"""`qwenlab` itself: its commands, and what becomes of errors.
+"""`qwenlab` itself: its commands, and how errors are reported.
 
-Exit status: 0 done, 1 failed, 2 wrong input, 130 interrupted. Every error is one line on stderr.
+Exit status: 0 success, 1 failure, 2 wrong input, 130 interrupted. Every error is one line on
+stderr.
 """
 
 import logging
@@ -60,7 +61,7 @@ def options(version: Version = False) -> None:
 
 
 class Lines(logging.Handler):
-    """Says each record of a log, above the progress bar where there is one."""
+    """Prints each log record as a line on stderr, above the progress bar if there is one."""
 
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
@@ -73,10 +74,10 @@ LINES = Lines()
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Runs the command in `arguments` (None: the process's own) and exits with its status."""
+    """Runs the command in `arguments` (None: those of the process) and exits with its status."""
     prepare_streams()
     warnings.showwarning = lambda message, *_: say(message)
-    log = logging.getLogger("qwenlab")  # what the library tells while it works
+    log = logging.getLogger("qwenlab")  # the library's reports on work in progress
     log.setLevel(logging.INFO)
     log.addHandler(LINES)
     try:
@@ -87,19 +88,19 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def run(arguments: list[str]) -> int:
-    """Runs the command and returns its exit status. Whatever goes wrong becomes one line."""
+    """Runs the command and returns its exit status. Any error is printed as one line."""
     try:
         status = app(arguments or ["--help"], prog_name="qwenlab", standalone_mode=False)
         sys.stdout.flush()
     except typer.Abort:  # older versions of typer turn Ctrl-C into this
         status = 130
-    except BrokenPipeError:  # the reader of our output has left, as `head` does
+    except BrokenPipeError:  # the reader of our output is gone, as with `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ValueError as problem:  # QwenlabError among them
         return say(problem, getattr(problem, "status", 2))
     except Exception as problem:
-        if hasattr(problem, "format_message"):  # typer's own: an unknown option, say
+        if hasattr(problem, "format_message"):  # typer's own, such as for an unknown option
             return say(problem.format_message(), getattr(problem, "exit_code", 2))
         return say(f"{type(problem).__name__}: {problem}", 1)
     if status == 130:
@@ -108,7 +109,7 @@ def run(arguments: list[str]) -> int:
 
 
 def prepare_streams() -> None:
-    """A closed stream swallows what it is given; text that a terminal can't encode is escaped."""
+    """Makes a closed stream discard its output, and escapes text that a terminal can't encode."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as under some schedulers
             setattr(sys, name, open(os.devnull, "w"))

@@ -1,5 +1,5 @@
-"""`qwenlab bench` measures speed over batch size, `qwenlab table` the four workloads both ways,
-and `qwenlab peers` measures beside transformers."""
+"""`qwenlab bench` measures speed over batch size, `qwenlab table` the four workloads one by one and
+batched, `qwenlab peers` speed beside transformers."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,18 +7,18 @@ import typer
 
 from qwenlab.cli import options
 from qwenlab.cli.common import open_model
-from qwenlab.cli.options import whole_numbers
+from qwenlab.cli.options import names_in, whole_numbers
 from qwenlab.cli.threads import Threads
 from qwenlab.console import say
 
 if TYPE_CHECKING:
     from qwenlab.model.model import Model
 
-BatchSizes = Annotated[str, typer.Option(help="Batch sizes, with commas.")]
+BatchSizes = Annotated[str, typer.Option(help="Batch sizes, separated by commas.")]
 NewTokens = Annotated[
-    int, typer.Option(help="Tokens generated in each row; nothing stops it earlier.")
+    int, typer.Option(help="Tokens generated in each row; stop tokens are ignored.")
 ]
-Repeats = Annotated[int, typer.Option(help="How often each is measured.")]
+Repeats = Annotated[int, typer.Option(help="Measurements of each.")]
 
 
 def bench(
@@ -34,7 +34,7 @@ def bench(
         str | None,
         typer.Option(
             help=(
-                "float32, bfloat16, float16, or several with commas.  "
+                "float32, bfloat16, float16, or several, separated by commas.  "
                 "[default: float32 on a CPU, bfloat16 on a GPU]"
             )
         ),
@@ -50,9 +50,9 @@ def bench(
 
     sizes = whole_numbers(batch, "--batch")
     wanted = Threads(threads)
-    names = [None] if dtype is None else [name.strip() for name in dtype.split(",")]
+    names = [None] if dtype is None else names_in(dtype)
     place = choose_device(device)
-    dtypes = [choose_dtype(name, place) for name in names]  # a wrong one is named before any work
+    dtypes = [choose_dtype(name, place) for name in names]  # refuses a wrong one before any work
     for chosen in dtypes:
         network, _ = open_model(model, chosen, device)
         report(wanted.use(network, max(sizes)))
@@ -65,7 +65,7 @@ def table(
     model: options.ModelName,
     data: options.Data = "tiny-test",
     tasks: Annotated[
-        str, typer.Option(help="Which, with commas.")
+        str, typer.Option(help="Workloads, separated by commas.")
     ] = "evaluation,self-consistency,grpo,distillation",
     problems: Annotated[
         int,
@@ -84,7 +84,7 @@ def table(
     from qwenlab.bench.workloads import compare_workloads
 
     wanted = Threads(threads)
-    if wanted.auto:  # each run has a process of its own, and all get the same number
+    if wanted.auto:  # measured once, because every run gets a process of its own
         network, _ = open_model(model, dtype, device)
         report(wanted.use(network, batch_size))
         del network
@@ -92,7 +92,7 @@ def table(
         model,
         problems,
         data=data,
-        tasks=[name.strip() for name in tasks.split(",")],
+        tasks=names_in(tasks),
         batch_size=batch_size,
         max_new_tokens=max_new_tokens,
         repeats=repeats,
@@ -119,14 +119,14 @@ def peers(
     ] = 32,
     new_tokens: NewTokens = 32,
     prefill: Annotated[
-        str, typer.Option(help="Lengths of single rows that are only prefilled, with commas.")
+        str, typer.Option(help="Lengths of prompts that are only prefilled, separated by commas.")
     ] = "64,256,1024",
     repeats: Repeats = 3,
     threads: options.Threads = options.AUTO,
     dtype: options.Dtype = None,
     device: options.Device = None,
 ) -> None:
-    """Measure speed beside transformers. Prints tables, then the same as one line of JSON."""
+    """Measure speed beside transformers. Prints tables, then the same data as one line of JSON."""
     from qwenlab import bench
 
     sizes = whole_numbers(batch, "--batch")
@@ -154,6 +154,6 @@ def peers(
 
 
 def report(threads: Threads) -> None:
-    """A line on why so many threads; the tables name the number themselves."""
+    """Says why this number of threads was chosen; the tables themselves give the number."""
     if threads.reason:
         say(threads)

@@ -22,7 +22,10 @@ Strategy = Annotated[str, typer.Option(help="sequential, static, early-stop or c
 Slots = Annotated[int, typer.Option(help="Most prompts in the running batch.")]
 MaxNewTokens = Annotated[int, typer.Option(help="Most tokens to generate per prompt.")]
 Temperature = Annotated[
-    float, typer.Option(help="0 takes the most likely token; 1 samples from the model as it is.")
+    float,
+    typer.Option(
+        help="0 takes the most likely token; 1 samples from the model's own distribution."
+    ),
 ]
 TopK = Annotated[int, typer.Option(help="Sample from the k most likely tokens; 0: from all.")]
 TopP = Annotated[
@@ -33,7 +36,7 @@ TopP = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same samples.")]
 NoThinking = Annotated[
-    bool, typer.Option("--no-thinking", help="Have the chat template switch thinking off.")
+    bool, typer.Option("--no-thinking", help="Switch thinking off in the chat template.")
 ]
 Plain = Annotated[
     bool,
@@ -64,17 +67,24 @@ Threads = Annotated[
 AUTO = "auto"
 
 
+def names_in(text: str) -> list[str]:
+    """The names in a list separated by commas."""
+    return [name.strip() for name in text.split(",")]
+
+
 def whole_numbers(text: str, option: str) -> list[int]:
-    """ "1,2,4" -> [1, 2, 4]. Raises ValueError in one line that names the option."""
+    """The numbers in a list separated by commas. Raises ValueError in one line that names the
+    option."""
     try:
-        return [int(number) for number in text.split(",")]
+        return list(map(int, text.split(",")))
     except ValueError:
-        message = f"{option} is {text!r}, expected whole numbers with commas, as in 1,2,4,8"
+        message = f"{option} is {text!r}, expected whole numbers separated by commas: 1,2,4,8"
         raise ValueError(message) from None
 
 
 def number_of_threads(text: str, most: int) -> int | None:
-    """What --threads asks for; None where a measurement is to decide. Raises ValueError."""
+    """The number in --threads; None for "auto", which decides by a measurement. Raises
+    ValueError."""
     if text == AUTO:
         return None
     if not text.lstrip("-").isdecimal():

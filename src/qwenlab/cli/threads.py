@@ -1,6 +1,6 @@
-"""How many threads a command computes with.
+"""How many threads a command uses.
 
-Small models are slower with several threads, large ones faster, so `--threads auto` times one
+Small models are slower with several threads and large ones faster, so `--threads auto` times a
 decode step of the loaded model both ways. Only commands set the number; the library never does.
 """
 
@@ -16,23 +16,23 @@ from qwenlab.cli.options import number_of_threads
 if TYPE_CHECKING:
     from qwenlab.model.model import Model
 
-# OpenMP ends the process where the system refuses it a thread, so absurd numbers are refused first.
+# OpenMP aborts the process if it can't start a thread, so absurd numbers are refused first.
 MOST_THREADS = max(256, os.cpu_count() or 1)
 MOST_ROWS = 256
-SECONDS = 0.2  # of timing: after that no further turn begins
-MOST_TURNS = 7
-WORTH = 0.9  # all cores must take at most this share of one thread's time: near a tie, one does
+SECONDS = 0.2  # of timing, after which no further round begins
+MOST_ROUNDS = 7
+WORTH = 0.9  # all cores must take at most this fraction of one thread's time to be chosen
 
 
 class Threads:
     """The number of threads for one run of a command, from its option `--threads`.
 
-    number: None until it is known, and on a GPU, where PyTorch's own number stays. reason: why
-    that number; empty where nothing was to be chosen. As text it is a line for the user. Raises
+    number: None until it is known, and on a GPU, where PyTorch's own number stays. reason: why this
+    number was chosen; empty if there was no choice. As text it is a line for the user. Raises
     ValueError for anything but "auto" and a number from 1 to MOST_THREADS.
     """
 
-    def __init__(self, text: str):
+    def __init__(self, text: str) -> None:
         import torch
 
         self.number = number_of_threads(text, MOST_THREADS)
@@ -46,10 +46,10 @@ class Threads:
         return plural(self.number, "thread") + (f" ({self.reason})" if self.reason else "")
 
     def use(self, model: "Model", rows: int, run: Path | None = None) -> "Threads":
-        """Sets the number for `model` in batches of `rows`.
+        """Sets the number of threads for `model` with batches of `rows`.
 
-        run: the folder of a training. Where that was interrupted, it is resumed with the number
-        it was started with, since the last bits of its sums depend on it.
+        run: the folder of a training. An interrupted training resumes with the number of threads
+        that it was started with, because the last bits of its sums depend on it.
         """
         import torch
 
@@ -65,27 +65,27 @@ class Threads:
         return self
 
     def choose(self, model: "Model", rows: int) -> None:
-        """Takes all cores if they are worth it, else one thread."""
+        """Chooses all cores if they are clearly faster, else one thread."""
         self.number = self.all_cores
         if self.all_cores > 1:
             seconds = step_seconds(model, min(max(1, rows), MOST_ROWS), (self.all_cores, 1))
             if seconds[self.all_cores] > WORTH * seconds[1]:
                 self.number = 1
             (other,) = seconds.keys() - {self.number}
-            ours, theirs = in_ms(seconds[self.number]), in_ms(seconds[other])
-            self.reason = f"{ours} a step; {plural(other, 'thread')}: {theirs}"
+            chosen = in_ms(seconds[self.number])
+            self.reason = f"{chosen} per step; {plural(other, 'thread')}: {in_ms(seconds[other])}"
 
 
 def step_seconds(model: "Model", rows: int, numbers: tuple[int, ...]) -> dict[int, float]:
-    """Seconds of one decode step of `rows` rows with each number of threads.
+    """Seconds of a decode step with `rows` rows, for each number of threads.
 
-    The least of a few turns counts, since other work on the machine only ever adds. A large model
-    gets a single turn: that alone takes longer than SECONDS. In each turn the step that is timed
-    follows one that isn't, which starts the threads and, at first, chooses the kernels.
+    The fastest of a few rounds counts, because other work on the machine only adds time. A large
+    model gets a single round, which takes longer than SECONDS. In each round an untimed step comes
+    first; it starts the threads and, in the first round, chooses the kernels.
     """
     import torch
 
-    state = model.new_state(rows, capacity=2 * len(numbers) * MOST_TURNS)
+    state = model.new_state(rows, capacity=2 * len(numbers) * MOST_ROUNDS)
     input_ids = torch.zeros(rows, 1, dtype=torch.int64)
 
     def step() -> None:
@@ -93,14 +93,14 @@ def step_seconds(model: "Model", rows: int, numbers: tuple[int, ...]) -> dict[in
 
     times: dict[int, list[float]] = {number: [] for number in numbers}
     began = perf_counter()
-    turn = 0
+    rounds = 0
     with torch.no_grad():
-        while turn == 0 or (turn < MOST_TURNS and perf_counter() - began < SECONDS):
-            for number in numbers if turn % 2 == 0 else numbers[::-1]:
+        while rounds == 0 or (rounds < MOST_ROUNDS and perf_counter() - began < SECONDS):
+            for number in numbers if rounds % 2 == 0 else numbers[::-1]:
                 torch.set_num_threads(number)
                 step()
                 times[number].append(timed(step))
-            turn += 1
+            rounds += 1
     return {number: min(each) for number, each in times.items()}
 
 
@@ -111,7 +111,7 @@ def timed(work: Callable[[], None]) -> float:
 
 
 def recorded_threads(run: Path) -> int | None:
-    """The number of threads in the settings of a training's folder; None where there is none."""
+    """The number of threads recorded in a training's folder; None if there is none."""
     from qwenlab.errors import read_json
     from qwenlab.run_folder import SETTINGS, RunFolderError
 

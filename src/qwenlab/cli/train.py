@@ -1,4 +1,4 @@
-"""`qwenlab grpo` trains on problems whose answers can be checked; `qwenlab plot` draws a run."""
+"""`qwenlab grpo` trains on problems with known answers; `qwenlab plot` draws a run's metrics."""
 
 from io import BytesIO
 from pathlib import Path
@@ -13,8 +13,9 @@ from qwenlab.cli.threads import Threads
 from qwenlab.console import say
 from qwenlab.errors import QwenlabError
 
-PNG, PICTURES = "metrics.png", (".png", ".svg", ".pdf")
-COLUMNS = 4  # of a picture's panels
+PNG = "metrics.png"
+PICTURES = (".png", ".svg", ".pdf")
+COLUMNS = 4  # of panels in the picture
 WINDOW = 10  # steps of a running mean
 
 
@@ -39,7 +40,7 @@ def grpo(
     max_new_tokens: options.MaxNewTokens = 1024,
     prompts_per_step: Annotated[int, typer.Option(help="Problems per step.")] = 8,
     temperature: Annotated[
-        float, typer.Option(help="Of the sampling, and of the probabilities trained.")
+        float, typer.Option(help="Temperature of sampling, and of the probabilities in the loss.")
     ] = 1.0,
     clip_ratio: Annotated[
         float, typer.Option(help="How far a token's probability ratio may move from 1.")
@@ -47,7 +48,7 @@ def grpo(
     kl: Annotated[
         float,
         typer.Option(
-            help="Weight of the divergence from the initial model; 0 keeps no copy of that."
+            help="Weight of the divergence from the initial model; 0 keeps no copy of it."
         ),
     ] = 0.0,
     averaging: Annotated[
@@ -109,18 +110,23 @@ def grpo(
 
 
 def summarise(folder: Path, metrics: list[dict]) -> None:
-    """Prints a run's metrics, the first tenth of the steps beside the last, and its checkpoint."""
+    """Prints a run's metrics, averaged over the first and the last tenth of its steps, and its
+    checkpoint."""
     from qwenlab.training.trainer import last_checkpoint
 
     few = max(1, len(metrics) // 10)
+    first = metrics[:few]
+    last = metrics[-few:]
     print(f"{'mean of':20} {f'first {few}':>12} {f'last {few}':>12}")
     for name in metrics[0]:
         if name != "step":
-            first = fmean(record[name] for record in metrics[:few])
-            last = fmean(record[name] for record in metrics[-few:])
-            print(f"{name:20} {first:>12.4g} {last:>12.4g}")
+            print(f"{name:20} {mean_of(name, first):>12.4g} {mean_of(name, last):>12.4g}")
     print(f"{count(metrics, 'step')} in {sum(record['seconds'] for record in metrics):.0f} s")
     print(f"the model: {last_checkpoint(folder)}")
+
+
+def mean_of(name: str, metrics: list[dict]) -> float:
+    return fmean(record[name] for record in metrics)
 
 
 def plot(
@@ -135,7 +141,7 @@ def plot(
 
 
 def draw(folder: Path, output: Path | None = None) -> None:
-    """The metrics in `folder` as a picture: one point per step, and a running mean as a line.
+    """Draws the metrics in `folder`: one point per step, and a running mean as a line.
 
     Raises QwenlabError.
     """
@@ -165,7 +171,7 @@ def draw(folder: Path, output: Path | None = None) -> None:
 
 
 def running_mean(values: list[float]) -> list[float]:
-    """At each place the mean of the last WINDOW values up to there; of fewer at the start."""
+    """For each value, the mean of it and those before it, WINDOW at most."""
     means = []
     for end in range(1, len(values) + 1):
         means.append(fmean(values[max(0, end - WINDOW) : end]))

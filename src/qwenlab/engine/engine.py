@@ -1,67 +1,72 @@
-"""The one loop of batched generation, left open: requests come and go while others run."""
+"""The loop of batched generation: requests come and go while others run."""
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
-from operator import length_hint
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from qwenlab.engine.request import Request, RequestOutput, SamplingParams, new_request
+from qwenlab.engine.prompts import new_request
+from qwenlab.engine.request import Request, RequestOutput, SamplingParams
 from qwenlab.engine.results import Stats
 from qwenlab.engine.runner import Runner
 from qwenlab.engine.sampling import checked, logprobs_of, penalise, sample
 from qwenlab.engine.scheduler import POLICIES, Scheduler
 from qwenlab.errors import whole
+from qwenlab.model.model import Model
 from qwenlab.model.state import State
 
-KEPT_STEPS = 128  # an engine may run for ever: its events are those of so many last steps
+KEPT_STEPS = 128  # an engine may run for ever, so its events are those of the last steps only
 
 
-def one_at_a_time(method: Callable) -> Callable:
-    """Refuses a step within a step. After an exception nobody holds half a token, and what was
-    sampled has been told."""
+Step = Callable[["Engine"], list[RequestOutput]]
 
-    def attempt(self):
+
+def one_at_a_time(step: Step) -> Step:
+    """Refuses a step within a step, and recovers from one that an exception interrupts."""
+
+    @wraps(step)
+    def guarded_step(engine: "Engine") -> list[RequestOutput]:
+        engine.check_outside_of_step()
         try:
-            return method(self)
-        except BaseException:
-            self.recover()
-            raise
+            try:
+                engine.stepping = True
+                return step(engine)
+            except BaseException:
+                engine.recover()
+                raise
+            finally:
+                engine.stepping = False
+        finally:
+            engine.stepping = False  # again: Ctrl-C may strike just before the line above
 
-    @wraps(method)
-    def guarded(self):
-        self.check_outside_of_step()
-        # A generator knows whether it runs, wherever an exception strikes; a flag might stay up.
-        self.under_way = (attempt(self) for _ in range(1))
-        (outputs,) = self.under_way
-        return outputs
-
-    return guarded
+    return guarded_step
 
 
 class Engine:
     """Answers requests as they come, at most `slots` at once.
 
-    Each output equals that prompt's output alone. token_budget: most tokens, of prompts and
-    answers, that the slots may hold together (None = no limit). Before a step could exceed it, the
-    youngest request is preempted; later it reads its prompt and its answer so far again, and goes
-    on as if nothing had happened. chunk: most tokens of a prompt that a slot reads per step, so
-    that a long prompt doesn't keep the others waiting.
+    Each output equals that prompt's output at batch size 1. token_budget: the most tokens, of
+    prompts and answers, that the slots may hold together (None = no limit). It bounds memory, not
+    the tokens computed per step, as vLLM's max_num_batched_tokens does. Before a step could exceed
+    it, the youngest request is preempted; later its prompt and its answer so far are prefilled
+    again, and it goes on as if nothing had happened. chunk: the most tokens that a slot prefills
+    per step, so that a long prompt doesn't keep the others waiting.
 
-    strategy and sampler are those of `generate`; strategies other than "continuous" read prompts
-    whole. With a `state` of the caller's, a request runs in the slot that its index names: what the
-    slot holds is the beginning of the prompt and isn't read again. `stats` counts from the start
-    on, and has the events of the last 128 steps. Raises ValueError naming the option and what was
-    expected.
+    strategy and sampler are those of `generate`; strategies other than "continuous" prefill prompts
+    whole. With a `state` of the caller's, request i runs in slot i: what the slot holds already is
+    the beginning of the prompt and isn't prefilled again. `stats` counts from the start; unless the
+    caller passes its own, it has the events of the last 128 steps. Raises ValueError naming the
+    option and what was expected.
     """
 
     def __init__(
         self,
-        model,
+        model: Model,
         slots: int = 64,
         token_budget: int | None = None,
         chunk: int = 256,
@@ -69,6 +74,7 @@ class Engine:
         strategy: str = "continuous",
         sampler: Callable | None = None,
         state: State | None = None,
+        stats: Stats | None = None,
     ) -> None:
         if strategy not in POLICIES:
             known = ", ".join(POLICIES)
@@ -83,22 +89,23 @@ class Engine:
         whole(chunk, "chunk", 1)
         if token_budget is not None:
             whole(token_budget, "token_budget", 2)  # a prompt of one token, and one new token
-            if not policy.leave:
+            if not policy.frees_slots_early:
                 raise ValueError(
-                    "token_budget needs finished rows to leave, and strategy "
-                    f"{strategy!r} keeps them"
+                    f"token_budget needs a strategy that frees finished rows; {strategy!r} does not"
                 )
-        if not policy.join:
+        if not policy.admits_while_running:
             chunk = model.config.max_position_embeddings
-        slots = min(slots, policy.most or slots)
+        slots = min(slots, policy.max_slots or slots)
         self.model = model
         self.sampler = checked(sampler) if sampler else sample
         self.scheduler = Scheduler(slots, strategy, token_budget, chunk, pinned=state is not None)
         self.runner = Runner(model, slots, state)
-        self.stats = Stats(plans=deque(maxlen=KEPT_STEPS))
+        self.stats = Stats(plans=deque(maxlen=KEPT_STEPS)) if stats is None else stats
         self.began = perf_counter()
-        self.under_way: Generator | None = None  # the last step
-        self.key = object()  # marks the requests of this engine
+        self.stepping = False  # True while a step runs
+        # Marks this engine's requests. If they referred to the engine instead, it would live, and
+        # hold its state, as long as any of them.
+        self.key = object()
 
     @property
     def slots(self) -> int:
@@ -120,22 +127,30 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         on_token: Callable[[int, int], None] | None = None,
-        **options,
+        **options: Any,
     ) -> Request:
         """Queues a prompt; its answer grows in `token_ids` until it has a `finish_reason`.
 
-        `params`, or the options of SamplingParams by name. The seed alone names the random numbers,
-        so the answer is that of generate(model, [prompt], seed=[seed]). `on_token(index, token_id)`
-        is called for every id but a stop id; if it raises, this request ends with "error" and a
-        warning. Times count from here. Raises ValueError for a wrong option, and for a prompt that
-        leaves no room for a new token, with its length and the limit.
+        Pass either `params`, or the options of SamplingParams by name. Random numbers depend only
+        on the seed, so the answer equals that of generate(model, [prompt], seed=[seed]).
+        `on_token(index, token_id)` is called for every id but a stop id; if it raises, this request
+        ends with "error" and a warning. Times count from here. Raises ValueError for a wrong
+        option, and for a prompt that leaves no room for a new token, with its length and the limit.
         """
         if params is None:
             params = SamplingParams(**options, of="prompt 0")
         elif options:
-            raise ValueError(f"submit got params, and {', '.join(options)} beside it")
-        own = {"stream": (params.seed, 0, 0), "on_token": on_token}
-        request = new_request(self.model, prompt, params, self.token_budget, **own)
+            raise ValueError(
+                f"pass either params or options, not both (got params and {', '.join(options)})"
+            )
+        request = new_request(
+            self.model,
+            prompt,
+            params,
+            self.token_budget,
+            rng_key=(params.seed, 0, 0),
+            on_token=on_token,
+        )
         request.index = self.scheduler.num_arrived
         self.stats.prompts += 1
         self.add_request(request)
@@ -144,10 +159,10 @@ class Engine:
     def add_request(self, request: Request) -> None:
         """Queues a request that was made elsewhere, by `make_requests` or `new_request`.
 
-        Raises ValueError if an engine has it already, if it could outgrow the token budget, or if
-        it can't have the slot that its index names in a state of the caller's.
+        Raises ValueError if it was added to an engine before, if it could outgrow the token budget,
+        or if the slot that its index names in a caller's state doesn't suit it.
         """
-        if request.engine is not None:
+        if request.engine_key is not None:
             raise ValueError(f"request {request.index} was added to an engine before")
         most = len(request.prompt) + request.max_tokens
         if self.token_budget is not None and most > self.token_budget:
@@ -157,8 +172,8 @@ class Engine:
             )
         held = 0
         if self.scheduler.pinned:
-            held = self.runner.held(request)
-        request.engine = self.key
+            held = self.runner.num_held_tokens(request)
+        request.engine_key = self.key
         self.scheduler.add(request, held)
         self.stats.requests += 1
         self.stats.finished = self.scheduler.num_finished
@@ -176,7 +191,7 @@ class Engine:
             self.stats.finished = self.scheduler.num_finished
 
     def has_unfinished(self) -> bool:
-        """Whether there is anything left to do: what loops over `step` ask."""
+        """Whether anything is left to do: loop over `step` while this is true."""
         return self.scheduler.has_unfinished()
 
     # --- The loop ----------------------------------------------------------------------------
@@ -186,22 +201,25 @@ class Engine:
         """One step for every running request. Returns the outputs that it changed, if any.
 
         Logits that are NaN end their request with "error" and a warning; the others go on. If an
-        exception interrupts the step, a Ctrl-C for example, the next one preempts everybody, and
-        the answers go on as if nothing had happened. Raises ValueError within another step.
+        exception interrupts the step, a Ctrl-C for example, the next one preempts every request,
+        and the answers go on as if nothing had happened. Raises ValueError within another step.
         """
         started = perf_counter()
         plan = self.scheduler.schedule()
         logits = self.runner.execute(plan)
         tokens, logprobs = self.sample(logits, plan.sampled)
-        outputs = self.scheduler.update(plan, tokens, logprobs)
+        changed = self.scheduler.update(plan, tokens, logprobs)
         self.stats.record(plan, perf_counter() - started)
-        return self.report(outputs)
+        return self.report(changed)
 
     @torch.inference_mode()
     def sample(
         self, logits: Tensor | None, requests: tuple[Request, ...]
     ) -> tuple[list[int], list[float]]:
-        """One token per request, and its log-probability, on the host."""
+        """The sampled token of each request and its log-probability, on the host.
+
+        logits (S, V) float32 for the S requests; None if there are none.
+        """
         if not requests:
             return [], []
         logits = penalise(logits, requests)
@@ -210,36 +228,44 @@ class Engine:
         self.runner.keep(token_ids, requests)
         return token_ids.tolist(), logprobs.tolist()  # the one place that waits for the device
 
-    def report(self, outputs: list[RequestOutput]) -> list[RequestOutput]:
-        """Calls each request's on_token, counts what is new, and warns of errors."""
-        self.tell(outputs)
-        self.stats.finished = self.scheduler.num_finished
-        sampled = self.stats.sampled_tokens + self.scheduler.num_unreported()
-        # One statement, so that no exception strikes between counting and forgetting.
-        self.stats.sampled_tokens, self.scheduler.unreported = sampled, {}
-        for error in [output.error for output in outputs if output.error]:
-            warnings.warn(error, stacklevel=6)
-        return outputs
+    def report(self, requests: list[Request]) -> list[RequestOutput]:
+        """Calls each request's on_token, counts the new tokens, and warns of errors.
 
-    def tell(self, requests: Iterable[Request]) -> None:
-        """Calls on_token for each token that it has not heard. If it raises, its request ends."""
+        Returns the requests, each of which is its own output.
+        """
+        self.call_on_token(requests)
+        self.stats.finished = self.scheduler.num_finished
+        sampled = self.stats.sampled_tokens + self.scheduler.num_unreported_tokens
+        # One statement, so that no token is counted twice: Python handles Ctrl-C only at calls and
+        # loops, and there is neither between these two assignments.
+        self.stats.sampled_tokens, self.scheduler.unreported = sampled, {}
         for request in requests:
-            while request.on_token is not None and length_hint(request.untold):
+            if request.error:
+                warnings.warn(request.error, stacklevel=2)
+        return requests
+
+    def call_on_token(self, requests: Iterable[Request]) -> None:
+        """Calls on_token for each new token, at most once even if an exception interrupts this.
+
+        If on_token raises, its own request ends with "error".
+        """
+        for request in requests:
+            while request.undelivered:
                 try:
-                    # One statement: whatever strikes here, a token is used up only by telling it.
-                    request.on_token(request.index, next(request.untold))
+                    # Popped first: an interrupted on_token may have taken the token already.
+                    request.on_token(request.index, request.token_ids[request.undelivered.pop(0)])
                 except Exception as error:
                     what = f"its on_token raised {type(error).__name__}: {error}"
                     self.scheduler.finish(request, "error", what)
 
     def recover(self) -> None:
-        """After an interrupted step: half-taken tokens are taken back, the others told.
+        """After an interrupted step: drops half-recorded tokens, calls on_token for complete ones.
 
-        The next step returns them, and goes through this again if it is interrupted itself.
+        The next step returns the requests that have them, and recovers again if it is interrupted.
         """
         if self.scheduler.in_flight:
             self.scheduler.preempt_all()
-        self.tell(list(self.scheduler.unreported))
+        self.call_on_token(list(self.scheduler.unreported))
 
     def run(self) -> None:
         """Steps until every request is finished."""
@@ -247,30 +273,30 @@ class Engine:
             self.step()
 
     def stream(self, request: Request) -> Iterator[int]:
-        """The ids of one request as they are sampled; stepping serves all.
+        """The ids of one request as they are sampled; each step also serves the other requests.
 
-        Leave the iterator early, and the request still runs. Raises ValueError for another engine's
-        request.
+        If you leave the iterator early, the request stays in the engine. Raises ValueError for
+        another engine's request.
         """
         self.check_outside_of_step()
         self.check_own(request)
         return self._ids(request)
 
     def _ids(self, request: Request) -> Iterator[int]:
-        told = 0
+        place = 0
         while True:
-            while told < len(request.token_ids):
-                yield request.token_ids[told]
-                told += 1
+            while place < len(request.token_ids):
+                yield request.token_ids[place]
+                place += 1
             if request.finish_reason is not None:
                 return
             self.step()
 
     def resize(self, slots: int) -> None:
-        """Goes on with another number of slots, when memory ran out for example.
+        """Goes on with another number of slots, for example after memory ran out.
 
-        The state is given back and made anew; running requests are preempted and keep what they
-        have. Raises ValueError within a step, and for an engine with a state of the caller's.
+        The state is freed and made anew; running requests are preempted and keep their tokens.
+        Raises ValueError within a step, and for an engine with a state of the caller's.
         """
         self.check_outside_of_step()
         whole(slots, "slots", 1)
@@ -281,10 +307,6 @@ class Engine:
 
     # --- Refusals ----------------------------------------------------------------------------
 
-    @property
-    def stepping(self) -> bool:
-        return self.under_way is not None and self.under_way.gi_running
-
     def check_outside_of_step(self) -> None:
         if self.stepping:
             raise ValueError(
@@ -293,13 +315,13 @@ class Engine:
             )
 
     def check_own(self, request: Request) -> None:
-        if request.engine is not self.key:
+        if request.engine_key is not self.key:
             raise ValueError(
-                f"request {request.index} is not this engine's: expected one that its "
-                "submit returned"
+                f"request {request.index} is not this engine's: expected a request returned by "
+                "this engine's submit (or passed to its add_request)"
             )
 
 
-def is_compiled(model) -> bool:
+def is_compiled(model: Model) -> bool:
     wrapped = hasattr(model, "_orig_mod")
     return wrapped or getattr(model, "_compiled_call_impl", None) is not None

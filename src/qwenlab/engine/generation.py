@@ -1,28 +1,30 @@
-"""`generate`: a list of prompts in, a list of answers out. The loop is the engine's."""
+"""`generate`: a list of prompts in, a list of answers out, by way of the engine."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from tqdm import tqdm
 
 from qwenlab.engine.engine import Engine
 from qwenlab.engine.prefix import share
-from qwenlab.engine.request import RequestOutput, make_requests
+from qwenlab.engine.prompts import make_requests
+from qwenlab.engine.request import RequestOutput
 from qwenlab.engine.results import Result, Stats
 from qwenlab.errors import whole
+from qwenlab.model.model import Model
 
 
 def generate(
-    model,
+    model: Model,
     prompts: Sequence[Sequence[int]],
     *,
     n: int = 1,
-    max_new_tokens=256,
-    stop=None,
-    temperature=0.0,
-    top_k=0,
-    top_p=1.0,
-    repetition_penalty=1.0,
-    seed=0,
+    max_new_tokens: int | Sequence[int] = 256,
+    stop: Collection[int] | Sequence[Collection[int] | None] | None = None,
+    temperature: float | Sequence[float] = 0.0,
+    top_k: int | Sequence[int] = 0,
+    top_p: float | Sequence[float] = 1.0,
+    repetition_penalty: float | Sequence[float] = 1.0,
+    seed: int | Sequence[int] = 0,
     sampler: Callable | None = None,
     strategy: str = "continuous",
     slots: int = 64,
@@ -36,22 +38,23 @@ def generate(
 
     Each output equals that prompt's output at batch size 1. `n` answers per prompt:
     `result[i * n + k]` is sample k of prompt i. max_new_tokens, stop, temperature, top_k, top_p,
-    repetition_penalty and seed take one value, or one per prompt. stop=None: the checkpoint's own
-    stop ids, (): none. temperature 0 is greedy; top_k 0 and top_p 1 keep every id. Sample k of
-    prompt i draws from stream (seed, i, k), or (seed[i], 0, k) with a list.
-    `sampler(logits (R, V) float32, requests) -> ids (R,)` replaces our own.
+    repetition_penalty and seed take one value, or one per prompt. stop takes token ids, not text
+    (vLLM: stop_token_ids); None: the checkpoint's own, (): none. temperature 0 is greedy; top_k 0
+    and top_p 1 keep every id. Sample k of prompt i draws from stream (seed, i, k), or
+    (seed[i], 0, k) with a list. `sampler(logits (R, V) float32, requests) -> ids (R,)` replaces our
+    own.
 
     strategy: "sequential" (one by one), "static" (a batch stays together until its longest answer
     ends), "early-stop" (finished rows leave) or "continuous" (and waiting prompts take their
     slots). sort_by_length starts with the shortest prompts, so that a batch has fewer pads; results
-    are in the order asked. shared_prefix: None reads a prompt once for its n answers, True also the
-    beginning that all prompts have in common, False nothing.
+    are in the order of `prompts`. shared_prefix: None reads a prompt once for its n answers, True
+    also the beginning that all prompts have in common, False shares nothing.
 
     `on_token(i, token_id)` is called for every id but a stop id. If it raises, request i ends with
-    finish_reason "error" and a warning, as does a request whose logits are NaN. Else an answer ends
-    with "stop" or "length"; prompt and answer together stay within config.max_position_embeddings.
-    `on_finish(output)` is called as each answer ends, in order of ending; if that raises, so does
-    `generate`. Raises ValueError naming the prompt or option and what was expected.
+    finish_reason "error" and a warning, as does a request whose logits are NaN. Otherwise an answer
+    ends with "stop" or "length"; prompt and answer together stay within
+    config.max_position_embeddings. `on_finish(output)` is called as each answer ends; if it raises,
+    so does `generate`. Raises ValueError naming the prompt or option and what was expected.
     """
     whole(slots, "slots", 1)
     requests = make_requests(
@@ -65,13 +68,11 @@ def generate(
         top_p=top_p,
         repetition_penalty=repetition_penalty,
         seed=seed,
+        on_token=on_token,
     )
     slots = min(slots, max(1, len(requests)))
-    engine = Engine(model, slots, strategy=strategy, sampler=sampler)
     stats = Stats(prompts=len(prompts))  # with the events of every step
-    engine.stats = stats
-    for request in requests:
-        request.on_token = on_token
+    engine = Engine(model, slots, strategy=strategy, sampler=sampler, stats=stats)
     if shared_prefix is not False:
         share(requests, n, everybody=shared_prefix is True)
     queue = requests
@@ -81,7 +82,7 @@ def generate(
     unfinished = dict.fromkeys(requests)
     with tqdm(total=len(requests), unit="request", disable=not progress) as bar:
 
-        def note(outputs: Iterable[RequestOutput]) -> None:
+        def report(outputs: Iterable[RequestOutput]) -> None:
             for output in ended(outputs, unfinished):
                 bar.update()
                 if on_finish is not None:
@@ -89,14 +90,14 @@ def generate(
 
         for request in queue:
             engine.add_request(request)
-        note(requests)  # those that may not sample a token are finished already
+        report(requests)  # those with max_new_tokens 0 are finished already
         while engine.has_unfinished():
             try:
                 outputs = engine.step()
             except BaseException:
-                note(requests)  # what ended before the exception struck
+                report(requests)  # those that ended before the exception
                 raise
-            note(outputs)
+            report(outputs)
     stats.seconds = engine.now()
     return Result(requests, stats)
 

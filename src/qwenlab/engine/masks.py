@@ -1,4 +1,4 @@
-"""The explicit path: causal and padding mask in one tensor, which lessons and tests use."""
+"""Causal and padding mask in one explicit tensor: the reference that lessons and tests use."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""From ragged prompts to a rectangle: padded left for readers, right inside the model."""
+"""From ragged prompts to a rectangle: padded on the left for callers, on the right in the model."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ def left_pad(sequences: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, T
 
     Returns input_ids (B, T) int64 and attention_mask (B, T) bool, True = real. The mask comes from
     the lengths, never from the ids: a prompt may legitimately contain `pad_id`. Raises ValueError
-    for an empty batch and for an empty prompt, by its index.
+    for an empty batch, and for an empty prompt by its index.
     """
     if len(sequences) == 0:
         raise ValueError("there is no prompt to pad")
@@ -27,7 +27,7 @@ def left_pad(sequences: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, T
 
 
 def right_pad(sequences: Sequence[Sequence[int]], pad_id: int = 0) -> Tensor:
-    """Pads on the right, as the model has it inside. Returns input_ids (B, T) int64."""
+    """Pads prompts on the right, where the model keeps its pads. Returns input_ids (B, T) int64."""
     width = max(map(len, sequences))
     rows = [list(ids) + [pad_id] * (width - len(ids)) for ids in sequences]
     return torch.tensor(rows, dtype=torch.int64)

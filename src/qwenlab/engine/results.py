@@ -1,4 +1,4 @@
-"""What a run gives back: the answers in the order asked, and what they cost."""
+"""What a run returns: the answers in the order of the prompts, and what they cost."""
 
 from collections import Counter
 from collections.abc import Iterator, MutableSequence, Sequence
@@ -14,8 +14,8 @@ __all__ = ["Event", "Result", "Stats"]
 class Stats:
     """The cost of one call, or of an engine so far, counted from the plans of its steps.
 
-    Seconds are wall time; those of steps that only prefill, that only decode and that do both are
-    counted apart. Tokens count what was sampled, stop ids included.
+    Seconds are wall time; steps that only prefill, only decode, or do both are counted apart.
+    `sampled_tokens` includes stop ids.
     """
 
     prompts: int = 0
@@ -27,7 +27,7 @@ class Stats:
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     mixed_seconds: float = 0.0
-    prefill_tokens: int = 0  # real tokens read: prompts, and after a preemption the answer so far
+    prefill_tokens: int = 0  # real ones: prompts, and after a preemption the answer so far
     padded_tokens: int = 0  # pads computed beside them
     plans: MutableSequence[StepPlan] = field(default_factory=list, repr=False)
     step_count: int = 0  # an engine keeps the plans of its last steps only
@@ -70,7 +70,7 @@ class Stats:
     @property
     def steps(self) -> list[list[tuple[int | None, str]]]:
         """What each slot did, step by step: (request or None, kind)."""
-        return [plan.kinds() for plan in self.plans]
+        return [plan.slot_kinds() for plan in self.plans]
 
     @property
     def events(self) -> list[Event]:
@@ -78,7 +78,8 @@ class Stats:
         events = []
         first = self.step_count - len(self.plans)
         for step, kinds in enumerate(self.steps, first):
-            events += [Event(step, slot, *entry) for slot, entry in enumerate(kinds)]
+            for slot, (request, kind) in enumerate(kinds):
+                events.append(Event(step, slot, request, kind))
         return events
 
     @property
@@ -96,7 +97,7 @@ class Result(Sequence[RequestOutput]):
         self._outputs = outputs
         self.stats = stats
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int | slice) -> RequestOutput | Sequence[RequestOutput]:
         return self._outputs[index]
 
     def __len__(self) -> int:

@@ -1,8 +1,8 @@
 """From logits to the next id of every row at once: penalty, temperature, top-k, top-p, inverse CDF.
 
-One uniform number per row decides. It comes from the request's own random stream, and the ids lie
-along the line in id order, so a row's token depends on its own logits and its own stream, not on
-its neighbours or their options.
+One uniform number per row decides. It comes from the request's own random stream, and the CDF is
+taken in id order, so a row's token depends on its own logits and stream, not on its neighbours or
+their options.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,33 +33,34 @@ def sample(logits: Tensor, requests: Sequence[Request]) -> Tensor:
     scaled = scale(logits[index], drawing)
     if any(request.params.top_k or request.params.top_p < 1 for request in drawing):
         scaled = scaled.masked_fill(~most_probable(scaled, drawing), float("-inf"))
-    numbers = [uniform(request.stream, len(request.logprobs)) for request in drawing]
+    numbers = [uniform(request.rng_key, len(request.logprobs)) for request in drawing]
     numbers = torch.tensor(numbers, dtype=torch.float64)
     greedy[index] = inverse_cdf(scaled.softmax(-1), numbers).to(logits.device)
     return greedy
 
 
-def uniform(stream: tuple[int, int, int], place: int) -> float:
+def uniform(rng_key: tuple[int, int, int], place: int) -> float:
     """The number in [0, 1) that decides token `place` of an answer.
 
-    `stream` is (seed, request, sample). The number belongs to the token's place, so a step that is
-    interrupted uses nothing up.
+    `rng_key` is (seed, request, sample). The number belongs to the token's place, so an interrupted
+    step uses none up.
     """
-    return uniforms(stream, place // BLOCK)[place % BLOCK]
+    return uniforms(rng_key, place // BLOCK)[place % BLOCK]
 
 
 @lru_cache(maxsize=1024)
-def uniforms(stream: tuple[int, int, int], block: int) -> list[float]:
-    seed, *key = stream
-    bits = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key))
+def uniforms(rng_key: tuple[int, int, int], block: int) -> list[float]:
+    """Block number `block` of a stream's numbers, BLOCK of them."""
+    seed, *spawn_key = rng_key
+    bits = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=spawn_key))
     return np.random.Generator(bits.advance(block * BLOCK)).random(BLOCK).tolist()
 
 
 def checked(sampler: Callable) -> Callable:
-    """A reader's own sampler, given a copy of the logits and held to ids (R,) in the vocabulary."""
+    """A custom sampler, given a copy of the logits. What it returns is checked."""
 
     def sample_and_check(logits: Tensor, requests: Sequence[Request]) -> Tensor:
-        with torch.inference_mode(False), torch.no_grad():  # what it keeps, it may change later
+        with torch.inference_mode(False), torch.no_grad():  # it may keep the logits and change them
             ids = sampler(logits.clone(), requests)
         rows, vocabulary = logits.shape
         fits = isinstance(ids, Tensor) and ids.shape == (rows,) and ids.dtype == torch.int64
@@ -85,14 +86,14 @@ def penalise(logits: Tensor, requests: Sequence[Request]) -> Tensor:
         return logits
     seen = [requests[row].prompt + requests[row].token_ids for row in rows]
     width = max(map(len, seen))
-    # A short row is filled up with its own first id, which has been seen anyway.
+    # A short row is padded with its own first id, which has been seen anyway.
     seen = [ids + ids[:1] * (width - len(ids)) for ids in seen]
     index = torch.tensor(rows, device=logits.device)[:, None]  # (P, 1)
     seen = torch.tensor(seen, device=logits.device)  # (P, W)
     penalty = column([requests[row].params.repetition_penalty for row in rows], logits)
-    theirs = logits[index, seen]
-    punished = torch.where(theirs > 0, theirs / penalty, theirs * penalty)
-    return logits.index_put((index, seen), punished)
+    before = logits[index, seen]  # (P, W)
+    after = torch.where(before > 0, before / penalty, before * penalty)
+    return logits.index_put((index, seen), after)
 
 
 def logprobs_of(logits: Tensor, ids: Tensor, requests: Sequence[Request]) -> Tensor:
@@ -115,38 +116,38 @@ def scale(logits: Tensor, requests: Sequence[Request]) -> Tensor:
 def most_probable(scaled: Tensor, requests: Sequence[Request]) -> Tensor:
     """(R, V) bool, True at the ids that top-k and top-p keep; in a tie the lower id comes first."""
     vocabulary = scaled.shape[1]
-    wanted = [min(request.params.top_k or vocabulary, vocabulary) for request in requests]
-    top_k = column(wanted, scaled)
+    top_ks = [min(request.params.top_k or vocabulary, vocabulary) for request in requests]
+    top_k = column(top_ks, scaled)
     top_p = column([request.params.top_p for request in requests], scaled)
-    values = scaled.topk(max(wanted), dim=-1).values  # (R, max k), highest first
+    values = scaled.topk(max(top_ks), dim=-1).values  # (R, max k), highest first
     inside = torch.arange(values.shape[1], device=scaled.device) < top_k
     probabilities = values.masked_fill(~inside, float("-inf")).softmax(-1)
-    before = probabilities.cumsum(-1) - probabilities  # what the ids above hold together
+    before = probabilities.cumsum(-1) - probabilities  # total of the more probable ids
     kept = inside & ((before < top_p) | (top_p >= 1))
     count = kept.sum(-1, keepdim=True).clamp(min=1)  # (R, 1)
     threshold = values.gather(1, count - 1)
     above = scaled > threshold
-    level = scaled == threshold
-    return above | (level & (level.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
+    tied = scaled == threshold
+    return above | (tied & (tied.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
 
 
 def inverse_cdf(probabilities: Tensor, uniform: Tensor) -> Tensor:
-    """The id in whose stretch of the line [0, total) the row's number falls.
+    """The first id whose cumulative probability exceeds the row's number times their total.
 
-    probabilities (R, V), uniform (R,) in [0, 1); returns ids (R,). Added up in float64, on the
-    host unless the device is NVIDIA's or AMD's: not every other one has it.
+    probabilities (R, V), uniform (R,) in [0, 1); returns ids (R,). Summed in float64, on the host
+    unless the device is "cuda", because others may lack that type.
     """
     if probabilities.device.type != "cuda":
         probabilities = probabilities.cpu()
     uniform = uniform.to(probabilities.device)
-    line = probabilities.cumsum(-1, dtype=torch.float64)
-    total = line[:, -1:]
+    cdf = probabilities.cumsum(-1, dtype=torch.float64)
+    total = cdf[:, -1:]
     point = torch.minimum(uniform[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
-    # The first id whose end lies beyond the point: an id of probability 0 has no stretch, so it is
-    # never chosen. NaN falls beyond the last id, and shows in the log-probabilities.
-    return torch.searchsorted(line, point, right=True)[:, 0].clamp(max=line.shape[1] - 1)
+    # An id of probability 0 is never chosen: the id before it exceeds the point already, or neither
+    # does. With NaN no id does, so the last is chosen; its log-probability is NaN.
+    return torch.searchsorted(cdf, point, right=True)[:, 0].clamp(max=cdf.shape[1] - 1)
 
 
 def column(values: list[float], like: Tensor) -> Tensor:
-    """One number per row as (R, 1), to stand against (R, V)."""
+    """One number per row as (R, 1), which broadcasts against (R, V)."""
     return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None]

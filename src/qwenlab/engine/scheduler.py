@@ -1,45 +1,66 @@
-"""Who runs, and in which slot. Pure Python: no tensor, no model, every decision of the engine.
+"""Who runs, and in which slot. Pure Python, without tensors or the model.
 
-A step is planned by `schedule`, carried out by somebody else, and taken back by `update`. A plan
-that never comes back was interrupted: then nobody knows what the slots hold, and the next
-`schedule` preempts everybody first.
+The scheduler makes every decision of the engine.
+
+`schedule` moves requests between the waiting queue and the slots, and plans a step; somebody else
+executes the plan; `update` takes it back with the sampled tokens. Only `update` records progress:
+what was prefilled, sampled and saved. If a plan never comes back, its step was interrupted, and
+because nobody knows what the slots hold, the next `schedule` preempts every request first.
 """
 
 from collections import deque
 from dataclasses import dataclass
+from math import isnan
 from time import perf_counter
 
-from qwenlab.engine.prefix import Prefix, claim_reading, leave_all, longest_saved
+from qwenlab.engine.prefix import (
+    Prefix,
+    is_held_back,
+    leave_all,
+    leave_held,
+    longer_than,
+    longest_saved,
+)
 from qwenlab.engine.request import Request
 from qwenlab.engine.slots import assign_slots, pin_slots
-from qwenlab.engine.step_plan import StepPlan
+from qwenlab.engine.step_plan import Copy, Decode, HeldBack, Move, Prefill, Save, StepPlan
 
 
 @dataclass(frozen=True)
 class Policy:
-    """`leave`: a finished request frees its slot at once. `join`: a waiting one takes it at once.
-    `most`: slots at once, whatever was asked for."""
+    """What a strategy lets requests do."""
 
-    leave: bool
-    join: bool = False
-    most: int | None = None
+    frees_slots_early: bool  # a finished request frees its slot while others still run
+    admits_while_running: bool = False  # a waiting request takes a free slot while others still run
+    max_slots: int | None = None  # whatever was asked for
 
 
 POLICIES = {
-    "sequential": Policy(leave=True, most=1),  # one by one: what the others are compared with
-    "static": Policy(leave=False),  # a batch runs until its longest answer ends
-    "early-stop": Policy(leave=True),  # finished requests leave, the batch shrinks
-    "continuous": Policy(leave=True, join=True),  # and waiting ones take the free slots
+    # One by one: what the others are compared with.
+    "sequential": Policy(frees_slots_early=True, max_slots=1),
+    # A batch runs until its longest answer ends.
+    "static": Policy(frees_slots_early=False),
+    # Finished requests leave, so the batch shrinks.
+    "early-stop": Policy(frees_slots_early=True),
+    # And waiting requests take the free slots.
+    "continuous": Policy(frees_slots_early=True, admits_while_running=True),
 }
 
 
 class Scheduler:
-    """Requests wait in order of arrival, run in a slot, and finish.
+    """Requests wait in order of arrival, run in a slot (a place in the state), and finish.
 
-    `running` lists those with a slot in order of their slots: first those that decode, then those
-    that still prefill. They hold slots 0..R-1, so that the model reads the state as a view. With
-    `pinned` a request's slot is its index instead; it keeps it, and leaves it as it is. A slot
-    reads at most `chunk` tokens of a prompt per step. `token_budget`: see Engine.
+    - `free_finished` takes the slots of finished requests away.
+    - `preempt_over_budget` sends the youngest back to the queue.
+    - `admit` picks the next requests.
+    - `assign` decides who decodes, and who gets which slot.
+    - `plan` decides who prefills which tokens.
+    - `take_token` decides when an answer ends.
+
+    `running` lists the requests in slots 0..R-1, in that order: first those that decode, then those
+    that still prefill, so that each kind reads its part of the state as a view. If `pinned`, a
+    request's slot is its index instead, and keeps what it holds when the request finishes. A slot
+    prefills at most `chunk` tokens per step. `token_budget`: see Engine.
     """
 
     def __init__(
@@ -57,29 +78,33 @@ class Scheduler:
         self.pinned = pinned
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
-        self.decoding: tuple[tuple[Request, int], ...] = ()  # the first of `running`, with slots
-        self.resets: set[int] = set()  # slots that hold what nobody needs
-        self.saved: dict[int, Prefix] = {}  # prefixes of which the runner keeps a copy, by key
-        # What `update` changed, until the engine has reported it: how many tokens each had before.
+        self.decoding: tuple[Decode, ...] = ()  # the first of `running`
+        self.resets: set[int] = set()  # slots whose content nobody needs
+        self.saved: set[Prefix] = set()  # prefixes of which the runner keeps a copy
+        # Requests that `update` changed and the engine has yet to report: tokens each had before.
         self.unreported: dict[Request, int] = {}
         self.num_arrived = 0
-        self.in_flight = False  # a plan is out
-        self.regroup = False  # slots must be given out anew
+        self.in_flight = False  # True from `schedule` until `update` takes the plan back
+        self.regroup = False  # True when slots must be assigned anew, as `running` has changed
+
+    @property
+    def num_unfinished(self) -> int:
+        """How many requests wait or run."""
+        unfinished = [r for r in self.running if r.finish_reason is None]
+        return len(self.waiting) + len(unfinished)
 
     @property
     def num_finished(self) -> int:
-        running = sum(request.finish_reason is None for request in self.running)
-        return self.num_arrived - len(self.waiting) - running
+        return self.num_arrived - self.num_unfinished
 
-    def num_unreported(self) -> int:
+    @property
+    def num_unreported_tokens(self) -> int:
         """How many tokens were sampled since the last report."""
         return sum(len(request.logprobs) - had for request, had in self.unreported.items())
 
     def has_unfinished(self) -> bool:
         """Whether another step has anything to do for a request."""
-        if self.in_flight or self.unreported or self.waiting:
-            return True
-        return any(request.finish_reason is None for request in self.running)
+        return bool(self.in_flight or self.unreported or self.num_unfinished)
 
     # --- Requests come and go ----------------------------------------------------------------
 
@@ -97,10 +122,10 @@ class Scheduler:
         self.num_arrived += 1
 
     def finish(self, request: Request, reason: str, error: str | None = None) -> None:
-        """Ends a request. Its slot is freed by the next step, as the strategy has it."""
+        """Ends a request. The next step frees its slot, if the strategy lets it leave."""
         leave_all(request)
         self.regroup = True
-        request.error = error and f"request {request.index}: {error}"
+        request.error = None if error is None else f"request {request.index}: {error}"
         request.seconds = perf_counter() - request.arrival_s
         request.finish_reason = reason
         if request.slot is None and request in self.waiting:
@@ -109,7 +134,7 @@ class Scheduler:
     # --- A step ------------------------------------------------------------------------------
 
     def schedule(self) -> StepPlan:
-        """The next step: who decodes, who prefills, and what happens to the slots before that."""
+        """Plans the next step: who decodes, who prefills, and what happens to the slots before."""
         if self.in_flight:
             self.preempt_all()
         self.in_flight = True
@@ -123,13 +148,13 @@ class Scheduler:
         if not self.regroup:
             return
         finished = [r for r in self.running if r.finish_reason is not None]
-        if self.policy.leave or len(finished) == len(self.running):
+        if self.policy.frees_slots_early or len(finished) == len(self.running):
             for request in finished:
                 self.free(request, reset=not self.pinned)
             self.running = [r for r in self.running if r.slot is not None]
 
     def preempt_over_budget(self) -> tuple[Request, ...]:
-        """Preempts the youngest until the others can have a token each. One alone always can."""
+        """Preempts the youngest until the others fit the budget. A single request always does."""
         preempted = []
         while len(self.running) > 1 and not self.within_budget(self.running):
             youngest = max(self.running, key=lambda request: request.arrival)
@@ -138,12 +163,12 @@ class Scheduler:
         return tuple(preempted)
 
     def admit(self) -> None:
-        """Gives slots to waiting requests, strictly in order: a long one is never overtaken."""
-        if self.running and not self.policy.join:
+        """Admits waiting requests strictly in order: no request overtakes a long one."""
+        if self.running and not self.policy.admits_while_running:
             return
         while self.waiting and len(self.running) < self.slots:
             request = self.waiting[0]
-            if request.finish_reason is not None:  # whoever cancelled it was interrupted
+            if request.finish_reason is not None:  # an exception interrupted `finish`
                 self.waiting.popleft()
                 continue
             if not self.within_budget([*self.running, request]):
@@ -153,20 +178,20 @@ class Scheduler:
             self.regroup = True
 
     def within_budget(self, requests: list[Request]) -> bool:
-        """Whether the requests fit once each has one more token."""
+        """Whether the requests fit the budget once each has one more token."""
         if self.token_budget is None:
             return True
         return sum(r.num_tokens + 1 for r in requests) <= self.token_budget
 
     def preempt(self, request: Request) -> None:
-        """Back to the head of the queue; prompt and answer so far will be read again."""
+        """Back to the head of the queue: its prompt and answer so far will be prefilled again."""
         self.waiting.appendleft(request)
         leave_all(request)
         self.free(request, reset=True)
         self.running.remove(request)
 
     def free(self, request: Request, reset: bool) -> None:
-        """Takes the request's slot, and what it holds."""
+        """Takes the slot away from a request, and, with `reset`, empties it."""
         if reset:
             self.resets.add(request.slot)
         request.slot = None
@@ -174,62 +199,73 @@ class Scheduler:
         request.decoding = False
         self.regroup = True
 
-    def assign(self) -> tuple[tuple[int, int], ...]:
-        """Gives out the slots anew. Returns the moves."""
-        moves: dict[int, int] = {}
+    def assign(self) -> tuple[Move, ...]:
+        """Assigns the slots anew. Returns the moves that this takes."""
+        moves: list[Move] = []
         if self.pinned:
             self.running = pin_slots(self.running)
         else:
             self.running, moves = assign_slots(self.running)
-        self.resets = (self.resets | moves.keys()) - set(moves.values())
-        self.decoding = tuple((r, r.slot) for r in self.running if r.decoding)
+        self.resets.update(move.source for move in moves)
+        self.resets.difference_update(move.target for move in moves)
+        self.decoding = tuple(Decode(r, r.slot) for r in self.running if r.decoding)
         self.regroup = False
-        return tuple(moves.items())
+        return tuple(moves)
 
-    def plan(self, moves: tuple, preempted: tuple) -> StepPlan:
-        """The step of those who run, each in its slot."""
+    def plan(self, moves: tuple[Move, ...], preempted: tuple[Request, ...]) -> StepPlan:
+        """What the running requests do, each in its slot. Changes nothing."""
         copies = []
         prefill = []
         saves = []
         held_back = []
-        for request in self.running[len(self.decoding) :]:
-            if request.finish_reason is not None:  # cancelled before it had read its prompt
+        sampled = [request for request, _ in self.decoding]
+        prefilling = self.running[len(self.decoding) :]
+        # A request that shares a prefix which another is prefilling waits for its copy.
+        being_prefilled: set[Prefix] = set()
+        for request in prefilling:
+            if request.num_computed_tokens > 0:
+                being_prefilled.update(request.prefixes)
+        for request in prefilling:
+            if request.finish_reason is not None:  # cancelled during its prefill
                 continue
-            if request.num_computed_tokens == 0 and not claim_reading(request):
-                held_back.append((request, request.slot))
-                continue
-            if request.num_computed_tokens == 0 and (prefix := longest_saved(request)):
-                copies.append((prefix.key, request.slot))
-                self.has_read(request, prefix.length)
             start = request.num_computed_tokens
-            end = min(start + self.chunk, request.num_tokens)
-            if request.prefixes:
-                end = min(end, *(prefix.length for prefix in request.prefixes))
-            prefill.append((request, request.slot, start, end))
-            saves += [(request.slot, p.key) for p in request.prefixes if worth_saving(p, end)]
-        read = [request for request, _, _, end in prefill if end == request.num_tokens]
-        wasted = frozenset()
-        if not self.policy.leave:
-            wasted = frozenset(slot for r, slot in self.decoding if r.finish_reason)
+            if start == 0:
+                if is_held_back(request, self.saved, being_prefilled):
+                    held_back.append(HeldBack(request, request.slot))
+                    continue
+                prefix = longest_saved(request, self.saved)
+                if prefix is not None:
+                    copies.append(Copy(prefix, request.slot))
+                    start = prefix.length
+            being_prefilled.update(longer_than(request, start))
+            end = self.prefill_end(request, start)
+            prefill.append(Prefill(request, request.slot, start, end))
+            if end == request.num_tokens:
+                sampled.append(request)
+            for prefix in request.prefixes:
+                if prefix.length == end and prefix not in self.saved and len(prefix.users) > 1:
+                    saves.append(Save(request.slot, prefix))
         return StepPlan(
             slots=self.slots,
             moves=moves,
             resets=tuple(sorted(self.resets)),
             copies=tuple(copies),
-            drops=tuple(key for key, prefix in self.saved.items() if not prefix.users),
+            drops=tuple(prefix for prefix in self.saved if not prefix.users),
             decode=self.decoding,
             prefill=tuple(prefill),
             saves=tuple(saves),
-            sampled=(*(request for request, _ in self.decoding), *read),
+            sampled=tuple(sampled),
             held_back=tuple(held_back),
-            wasted=wasted,
+            wasted=frozenset(slot for request, slot in self.decoding if request.finish_reason),
             preempted=preempted,
         )
 
-    def has_read(self, request: Request, num_tokens: int) -> None:
-        request.num_computed_tokens = num_tokens
-        for prefix in [p for p in request.prefixes if p.length <= num_tokens]:
-            prefix.leave(request)
+    def prefill_end(self, request: Request, start: int) -> int:
+        """A chunk beyond `start`, or to the end of a shared prefix, where it can be copied."""
+        end = min(start + self.chunk, request.num_tokens)
+        for prefix in longer_than(request, start):
+            end = min(end, prefix.length)
+        return end
 
     # --- Its outcome -------------------------------------------------------------------------
 
@@ -238,29 +274,26 @@ class Scheduler:
         now = perf_counter()
         for request, _ in plan.decode:
             request.num_computed_tokens += 1
-        saved = {key for _, key in plan.saves}
         for request, _, _, end in plan.prefill:
-            for prefix in request.prefixes:
-                if prefix.key in saved:
-                    prefix.saved = True
-                    self.saved[prefix.key] = prefix
-            self.has_read(request, end)
+            request.num_computed_tokens = end
+            leave_held(request)
             if end == request.num_tokens:
                 request.decoding = True
                 self.regroup = True
         for request, token_id, logprob in zip(plan.sampled, tokens, logprobs, strict=True):
             if request.finish_reason is None:
                 self.take_token(request, token_id, logprob, now)
+        for _, prefix in plan.saves:
+            self.saved.add(prefix)
+        self.saved.difference_update(plan.drops)
         self.resets.difference_update(plan.resets)
-        for key in plan.drops:
-            self.saved.pop(key, None)
         self.in_flight = False
         return list(self.unreported)
 
     def take_token(self, request: Request, token_id: int, logprob: float, now: float) -> None:
-        """One sampled token, which may end the answer."""
+        """Records one sampled token, which may end the answer. A stop id isn't a part of it."""
         self.unreported.setdefault(request, len(request.logprobs))
-        if logprob != logprob:  # NaN
+        if isnan(logprob):
             after = f"after {len(request.token_ids)} new tokens"
             self.finish(request, "error", f"its logits are NaN {after}")
             return
@@ -271,6 +304,8 @@ class Scheduler:
             request.stop_id = token_id
             self.finish(request, "stop")
             return
+        if request.on_token is not None:
+            request.undelivered.append(len(request.token_ids))
         request.token_ids.append(token_id)
         if len(request.token_ids) == request.max_tokens:
             self.finish(request, "length")
@@ -278,20 +313,20 @@ class Scheduler:
     # --- After an interruption ---------------------------------------------------------------
 
     def preempt_all(self) -> None:
-        """Everybody back to the queue, in order of arrival, with the tokens that were taken whole.
+        """Every request back to the queue, in order of arrival, with its fully recorded tokens.
 
-        It may be interrupted itself, and is then done once more: at every moment each unfinished
-        request is in `waiting` or in `running`.
+        It can be interrupted and run again, because at every moment each unfinished request is in
+        `waiting` or in `running`.
         """
         if self.pinned:
             self.resets.update(request.index for request in self.running)
         else:
             self.resets.update(range(self.slots))
-        everybody = {*self.running, *self.waiting}
-        for request in everybody.intersection(self.running):
+        for request in self.running:
             leave_all(request)
             self.free(request, reset=False)
-            request.take_back()
+            request.drop_partial_token()
+        everybody = {*self.running, *self.waiting}  # an interrupted `admit` leaves one in both
         unfinished = [r for r in everybody if r.finish_reason is None]
         self.waiting = deque(sorted(unfinished, key=lambda request: request.arrival))
         self.running = []
@@ -299,15 +334,8 @@ class Scheduler:
         self.in_flight = False
 
     def resize(self, slots: int) -> None:
-        """Goes on with so many new, empty slots: everybody is preempted."""
+        """Goes on with so many new, empty slots: every request is preempted."""
         self.preempt_all()
         self.slots = slots
-        self.resets = set()  # the new slots are empty
-        for prefix in self.saved.values():
-            prefix.saved = False
-        self.saved = {}
-
-
-def worth_saving(prefix: Prefix, num_tokens: int) -> bool:
-    """Whether a slot with so many tokens holds exactly the prefix, and others wait for it."""
-    return prefix.length == num_tokens and not prefix.saved and len(prefix.users) > 1
+        self.resets = set()
+        self.saved = set()

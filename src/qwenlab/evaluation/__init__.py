@@ -1,4 +1,4 @@
-"""Problems and their grading, evaluation and voting: what a benchmark needs."""
+"""What a benchmark needs: problems and their grading, evaluation, voting."""
 
 from qwenlab.evaluation.answers import extract_answer
 from qwenlab.evaluation.arithmetic import arithmetic_conversations, arithmetic_problems

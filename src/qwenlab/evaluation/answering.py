@@ -1,5 +1,5 @@
-"""Many requests answered with what memory there is: how many rows fit, and what to do when they
-didn't."""
+"""Many requests run within the memory there is: how many rows fit, and what happens if they
+don't."""
 
 import logging
 from collections.abc import Iterator
@@ -13,21 +13,22 @@ from qwenlab.engine.generation import ended
 from qwenlab.engine.prefix import share
 from qwenlab.engine.request import Request, RequestOutput
 from qwenlab.engine.results import Stats
+from qwenlab.model.model import Model
 
-MOST_ROWS = 256  # more hardly gains speed, and the last answers wait longer for company
-CHUNK = 256  # tokens of a prompt that a row reads in a step
+MOST_ROWS = 256  # more rows are hardly faster
+CHUNK = 256  # prompt tokens that are prefilled per row and step
 logger = logging.getLogger(__name__)
 
 
 def run_requests(
-    model, requests: list[Request], rows: int, strategy: str, samples: int, stats: Stats
+    model: Model, requests: list[Request], rows: int, strategy: str, samples: int, stats: Stats
 ) -> Iterator[RequestOutput]:
-    """Runs the requests, at most `rows` at once, and yields each answer as it ends.
+    """Runs the requests, at most `rows` at once, and yields each as it finishes.
 
-    Sample k of problem i has index i * samples + k, in that order; some may be missing. Those of
-    one problem read their prompt once. If memory runs out (torch.OutOfMemoryError), half as many
-    rows go on where these were: an answer keeps what it has. With one row it is raised. `stats`
-    counts the whole.
+    Sample k of problem i has index i * samples + k, in that order; some may be missing. The samples
+    of a problem share one prefill of its prompt. If memory runs out (torch.OutOfMemoryError), half
+    as many rows continue from the tokens generated so far; with a single row the error is raised.
+    `stats` collects the figures of the whole run.
     """
     if not requests:
         return
@@ -38,7 +39,7 @@ def run_requests(
     for request in requests:
         engine.add_request(request)
     unfinished = dict.fromkeys(requests)
-    yield from ended(requests, unfinished)  # those that may not sample a token
+    yield from ended(requests, unfinished)  # those that have no token to generate
     while engine.has_unfinished():
         try:
             outputs = engine.step()
@@ -46,48 +47,47 @@ def run_requests(
             if engine.slots == 1:
                 raise
             outputs = None
-        if outputs is None:  # only here: the exception held on to what the step had made
+        # Outside `except`, because the exception keeps the failed step's tensors alive.
+        if outputs is None:
             halve(engine)
-            outputs = requests  # some may have ended before memory ran out
+            outputs = requests  # some may have finished before memory ran out
         yield from ended(outputs, unfinished)
 
 
 def halve(engine: Engine) -> None:
-    """Goes on with half the slots, and says so."""
+    """Continues with half the slots, and logs it."""
     fewer = engine.slots // 2
     full = f"out of memory with {engine.slots} answers at once"
-    logger.warning(f"{full}; going on with {fewer}, nothing is lost")
+    logger.warning(f"{full}; continuing with {fewer}, nothing is lost")
     engine.resize(fewer)
     torch.cuda.empty_cache()
 
 
-def rows_that_fit(model, requests: list[Request]) -> int:
-    """How many of the requests can surely run at once in the memory that is free now: 1 to 256.
-    Logs it.
+def rows_that_fit(model: Model, requests: list[Request]) -> int:
+    """How many of the requests can run at once in the memory that is free now: 1 to 256. Logs it.
 
-    An estimate on the safe side, in four fifths of that memory. A row counts its state at three
-    times its longest text (it grows by doubling, and for a moment the old one is there too), what a
-    layer holds while it reads, and its logits with what sampling makes of them.
+    A cautious estimate, which uses four fifths of that memory. A row counts three times its state
+    at full length (the state grows by doubling, while the old one still exists), the activations of
+    one layer during prefill, and its logits with what sampling derives from them.
     """
     config = model.config
     longest = max(len(request.prompt) + request.max_tokens for request in requests)
-    one, two = (model.new_state(1, capacity).nbytes for capacity in (1, 2))
-    reading = (
-        min(CHUNK, longest)
-        * (4 * config.hidden_size + 3 * config.intermediate_size)
-        * model.dtype.itemsize
-    )
-    row = 3 * (one + (longest - 1) * (two - one)) + reading + 16 * config.vocab_size
+    first_token = model.new_state(1, capacity=1).nbytes
+    per_token = model.new_state(1, capacity=2).nbytes - first_token
+    state = first_token + (longest - 1) * per_token
+    features = 4 * config.hidden_size + 3 * config.intermediate_size
+    activations = min(CHUNK, longest) * features * model.dtype.itemsize
+    row = 3 * state + activations + 16 * config.vocab_size
     free = free_memory(model.device)
     rows = max(1, min(MOST_ROWS, len(requests), int(0.8 * free / row)))
-    each = f"up to {row / 2**20:.1f} MiB each, {free / 2**20:.0f} MiB are free"
+    each = f"up to {row / 2**20:.1f} MiB each, {free / 2**20:.0f} MiB free"
     logger.info(f"batch size {rows}: {each}")
     return rows
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes: what a GPU's driver has left, else what the system can give without swapping.
-    A container's own limit isn't known here."""
+    """Bytes that a GPU has left, or that the system can give without swapping. A container's own
+    limit isn't taken into account."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return psutil.virtual_memory().available

@@ -1,4 +1,4 @@
-"""Forms compared: what needs no symbolic mathematics is decided here."""
+"""Forms compared. Whatever needs no symbolic mathematics is decided here."""
 
 import re
 from collections.abc import Callable
@@ -7,84 +7,97 @@ from fractions import Fraction
 
 from qwenlab.evaluation.values import INFINITY, MINUS_INFINITY, SYMBOL, Form
 
-# Asked whether two expressions, or two equations, are the same.
-Ask = Callable[[str, str], bool]
+# Decides symbolically whether two expressions, equations or inequalities in LaTeX are equal.
+Equal = Callable[[str, str], bool]
 UNORDERED = ("list", "names", "or", "and", "union")
 # A name that the worker reads as one letter.
 SINGLE = re.compile(rf"{SYMBOL}(?:_(?:[a-zA-Z0-9]|\{{[a-zA-Z0-9]\}}))?")
-# Up to which a decimal's digits are written out.
-PLACES = 30
+PLACES = 30  # most decimal places that are written out
 
 
-def same(one: Form, two: Form, ask: Ask) -> bool:
-    """If both forms say the same. `ask` is asked for what takes mathematics."""
+def same(one: Form, two: Form, equal: Equal) -> bool:
+    """Whether both forms mean the same. `equal` decides what takes mathematics."""
     if one == two:
         return True
     if one.unit != two.unit:
-        alike = not (one.unit and two.unit)
-        return alike and same(replace(one, unit=""), replace(two, unit=""), ask)
-    if "named" in (one.kind, two.kind):
-        return same_named(one, two, ask)
-    if "range" in (one.kind, two.kind):
-        return same_range(one, two, ask)
-    if {one.kind, two.kind} <= {"number", "expression"}:
-        return "expression" in (one.kind, two.kind) and ask(as_latex(one), as_latex(two))
-    if {one.kind, two.kind} == {"matrix", "expression"}:
-        return ask(as_latex(one), as_latex(two))
+        compatible = not (one.unit and two.unit)
+        return compatible and same(replace(one, unit=""), replace(two, unit=""), equal)
+    kinds = {one.kind, two.kind}
+    if "named" in kinds:
+        return same_named(one, two, equal)
+    if "range" in kinds:
+        return same_range(one, two, equal)
+    if kinds <= {"number", "expression"}:
+        return "expression" in kinds and equal(as_latex(one), as_latex(two))
+    if kinds == {"matrix", "expression"}:
+        return equal(as_latex(one), as_latex(two))
     if one.kind != two.kind:
         return False
     if one.kind in ("equation", "inequality"):
-        return ask(one.parts[0], two.parts[0])
+        return equal(one.parts[0], two.parts[0])
     if one.kind in ("number", "words", "text", "claim"):
         return one.parts == two.parts
     if len(one.parts) != len(two.parts):
         return False
     if one.kind in UNORDERED:
-        return matched(one.parts, two.parts, ask)
-    return all(same(left, right, ask) for left, right in zip(one.parts, two.parts, strict=True))
+        return matched(one.parts, two.parts, equal)
+    return all(same(left, right, equal) for left, right in zip(one.parts, two.parts, strict=True))
 
 
-def matched(one: tuple[Form, ...], two: tuple[Form, ...], ask: Ask) -> bool:
-    """If each form of `one` has its own in `two`, in any order."""
+def matched(one: tuple[Form, ...], two: tuple[Form, ...], equal: Equal) -> bool:
+    """Whether each form of `one` has its own counterpart in `two`, in any order."""
     rest = list(two)
     for form in sorted(one, key=lambda form: form not in two):  # what needs no mathematics first
-        other = form if form in rest else next((o for o in rest if same(form, o, ask)), None)
+        other = counterpart(form, rest, equal)
         if other is None:
             return False
         rest.remove(other)
     return True
 
 
-def same_named(one: Form, two: Form, ask: Ask) -> bool:
-    """A value given to a name is that value where the other side names nothing, or the same."""
+def counterpart(form: Form, others: list[Form], equal: Equal) -> Form | None:
+    if form in others:
+        return form
+    for other in others:
+        if same(form, other, equal):
+            return other
+    return None
+
+
+def same_named(one: Form, two: Form, equal: Equal) -> bool:
+    """A value given to a name is that value if the other side names nothing, or the same name."""
     if one.kind != "named":
         one, two = two, one
     name, *values = one.parts
     if two.kind == "equation":
-        return (
-            SINGLE.fullmatch(name) and len(values) == 1 and ask(stated(one), two.parts[0])
-        ) or False
+        variable = SINGLE.fullmatch(name) and len(values) == 1
+        return bool(variable) and equal(as_equation(one), two.parts[0])
     if two.kind == "names" and name.startswith("("):
-        return matched(each_named(one), two.parts, ask)
+        return matched(each_named(one), two.parts, equal)
     if two.kind == "range":
-        return name == two.parts[0] and same(values[0], two.parts[1], ask)
+        return name == two.parts[0] and same(values[0], two.parts[1], equal)
     if two.kind in ("inequality", "claim", "or", "and", "names"):
         return False
     if two.kind != "named":
-        return all(same(given, two, ask) for given in values)
+        return all(same(given, two, equal) for given in values)
     other, *others = two.parts
     if name and other and name != other:
-        swapped = all(form.parts[1].kind == "expression" for form in (one, two))
-        letters = SINGLE.fullmatch(name) and SINGLE.fullmatch(other)
-        return bool(swapped and letters) and ask(stated(one), stated(two))
-    return all(same(left, right, ask) for left in values for right in others)
+        # x=y and y=x give the same relation between two variables
+        relations = one.parts[1].kind == two.parts[1].kind == "expression"
+        variables = SINGLE.fullmatch(name) and SINGLE.fullmatch(other)
+        return bool(relations and variables) and equal(as_equation(one), as_equation(two))
+    for left in values:
+        if not all(same(left, right, equal) for right in others):
+            return False
+    return True
 
 
-def stated(named: Form) -> str:
+def as_equation(named: Form) -> str:
+    """A named value as an equation for the worker; one that never holds if it has no such value."""
     given = named.parts[1]
-    return (
-        f"{named.parts[0]}={as_latex(given)}" if given.kind in ("number", "expression") else "0=1"
-    )
+    if given.kind not in ("number", "expression"):
+        return "0=1"
+    return f"{named.parts[0]}={as_latex(given)}"
 
 
 def each_named(named: Form) -> tuple[Form, ...]:
@@ -96,19 +109,21 @@ def each_named(named: Form) -> tuple[Form, ...]:
     return tuple(Form("named", pair) for pair in zip(names, values, strict=True))
 
 
-def same_range(one: Form, two: Form, ask: Ask) -> bool:
+def same_range(one: Form, two: Form, equal: Equal) -> bool:
     """Inequalities of one variable are the intervals that they describe."""
     if one.kind != "range":
         one, two = two, one
     name, described = one.parts
     if two.kind == "range":
-        return name == two.parts[0] and same(described, two.parts[1], ask)
+        return name == two.parts[0] and same(described, two.parts[1], equal)
     if two.kind == "inequality":
-        return (half := half_line(name, described)) is not None and ask(half, two.parts[0])
-    return (two.kind == "union" or len(two.kind) == 2) and same(described, two, ask)
+        half = half_line(name, described)
+        return half is not None and equal(half, two.parts[0])
+    return (two.kind == "union" or len(two.kind) == 2) and same(described, two, equal)
 
 
 def half_line(name: str, described: Form) -> str | None:
+    """An interval with one finite end as an inequality; None for any other range."""
     if described.kind == "union" or not SINGLE.fullmatch(name):
         return None
     low, high = described.parts
@@ -120,7 +135,7 @@ def half_line(name: str, described: Form) -> str | None:
 
 
 def as_latex(form: Form) -> str:
-    """A number or an expression as the worker reads it: a decimal as a decimal, where it ends."""
+    """A number, expression or matrix as the worker reads it: a terminating decimal as a decimal."""
     if form.kind == "matrix":
         rows = ["&".join(map(as_latex, row.parts)) for row in form.parts]
         return r"\begin{pmatrix}" + r"\\".join(rows) + r"\end{pmatrix}"
@@ -129,7 +144,8 @@ def as_latex(form: Form) -> str:
         return exact
     for places in range(PLACES + 1):
         if (10**places) % exact.denominator == 0:
+            sign = "-" if exact < 0 else ""
             digits = str(abs(exact.numerator) * 10**places // exact.denominator).zfill(places + 1)
             point = f".{digits[-places:]}" if places else ""
-            return "-" * (exact < 0) + digits[: len(digits) - places] + point
+            return sign + digits[: len(digits) - places] + point
     return rf"\frac{{{exact.numerator}}}{{{exact.denominator}}}"

@@ -1,17 +1,20 @@
-"""`evaluate`: problems in, graded answers out, with a summary. A run in a folder goes on after a
+"""`evaluate`: problems in, graded answers out, with a summary. A run in a folder resumes after a
 kill."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from math import sqrt
+from pathlib import Path
 from statistics import NormalDist, fmean
 from time import perf_counter
 
 from tqdm import tqdm
 
 from qwenlab.engine.engine import Engine
-from qwenlab.engine.request import RequestOutput, make_requests
+from qwenlab.engine.prompts import make_requests
+from qwenlab.engine.request import RequestOutput
 from qwenlab.engine.results import Stats
 from qwenlab.errors import whole
 from qwenlab.evaluation.answering import rows_that_fit, run_requests
@@ -29,18 +32,19 @@ from qwenlab.run_folder import (
     RunFolder,
     RunFolderError,
 )
+from qwenlab.text.tokenizer import Tokenizer
 
 RECORDS = "records.jsonl"
 SUMMARY = "summary.json"
 FIELDS = {"id": TEXT, "number": WHOLE, "sample": WHOLE, "prompt": TEXT, "text": TEXT}
 FIELDS |= {"answer": OPTIONAL_TEXT, "gold": TEXT, "verdict": FLAG, "tokens": WHOLE}
 FIELDS |= {"finish_reason": TEXT, "seconds": NUMBER}
-MOST_ANSWERS = 10**7  # in a run: each has its place in memory from the start
+MOST_ANSWERS = 10**7  # in a run, because all requests exist from the start
 
 
 def evaluate(
-    model,
-    tokenizer,
+    model: Model,
+    tokenizer: Tokenizer,
     problems: Sequence[Problem],
     *,
     batch_size: int | str = 64,
@@ -53,26 +57,26 @@ def evaluate(
     seed: int = 0,
     thinking: bool = True,
     plain: bool = False,
-    folder=None,
+    folder: str | Path | RunFolder | None = None,
     progress: bool = False,
 ) -> "Evaluation":
-    """Answers the problems in batches, grades each answer as it ends, and sums up.
+    """Answers the problems in batches, grades each answer as it finishes, and sums up.
 
-    `batch_size` answers are at work at once; "auto" takes what memory allows and logs it. If a
-    GPU's memory runs out, half as many go on from there. `samples` answers a problem read its
-    prompt once. What sample k of a problem says depends on `seed`, the problem's own number and k,
-    never on its neighbours. strategy and the sampling options are those of `generate`, thinking and
-    plain those of `problem_prompts`.
+    `batch_size` answers are in progress at once; "auto" takes as many as memory allows and logs the
+    number. If a GPU runs out of memory, half as many continue. The `samples` answers to a problem
+    share one prefill of its prompt. Sample k of a problem depends on `seed`, the problem's own
+    number and k, never on its neighbours in the batch. strategy and the sampling options are those
+    of `generate`; thinking and plain are those of `problem_prompts`.
 
-    folder: where records.jsonl gets each record as its answer ends (a path, or a RunFolder of the
-    caller's). Called again with the same settings it goes on: no answer is lost, none is there
-    twice. Batch size and strategy may change. At the end summary.json is written. In float32 the
-    records are those of a run in one go; in bfloat16 other neighbours may change last bits, and so
-    a word.
+    folder: where each record is appended to records.jsonl as its answer finishes (a path, or an
+    open RunFolder), and summary.json is written at the end. Called again with the same settings,
+    `evaluate` resumes: no answer is lost or repeated. Batch size and strategy may change. In
+    float32 the records equal those of an uninterrupted run; in bfloat16 other neighbours may change
+    the last bits of the logits, and so a token.
 
-    Raises ValueError for a wrong option, for no problems, or for two with one number; ProblemError
-    for a prompt that leaves no room; RunFolderError if the folder holds another run or can't be
-    written; torch.OutOfMemoryError if a single row is too many.
+    Raises ValueError for a wrong option, for no problems, or for two with the same number;
+    ProblemError for a prompt that leaves no room for an answer; RunFolderError if the folder holds
+    another run or can't be written; torch.OutOfMemoryError if not even one row fits.
     """
     numbers = [problem.number for problem in problems]
     if not numbers or len(set(numbers)) < len(numbers):
@@ -91,20 +95,16 @@ def evaluate(
         top_p=top_p,
         seed=problem_seeds(problems, seed),
     )
-    stats = Engine(
-        model, 1, strategy=strategy
-    ).stats  # a wrong strategy is named before there is a folder
-    rows = (
-        rows_that_fit(model, requests)
-        if batch_size == "auto"
-        else whole(batch_size, "batch_size", 1)
-    )
-    settings = identity(model, problems) | {
+    stats = Engine(model, 1, strategy=strategy).stats  # refuses a wrong strategy before any folder
+    if batch_size == "auto":
+        rows = rows_that_fit(model, requests)
+    else:
+        rows = whole(batch_size, "batch_size", 1)
+    settings = {
+        **identity(model, problems),
         "samples": samples,
         "max_new_tokens": max_new_tokens,
         "seed": seed,
-    }
-    settings |= {
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
@@ -113,83 +113,85 @@ def evaluate(
     }
     ready = folder is None or isinstance(folder, RunFolder)
     with nullcontext(folder) if ready else RunFolder(folder, settings) as run:
-        keys = [(numbers[r.index // samples], r.index % samples) for r in requests]
-        done = run.done(RECORDS, FIELDS, ("number", "sample"), keys) if run else {}
-        missing = [r for r, key in zip(requests, keys, strict=True) if key not in done]
-        began = perf_counter()
-        grading = 0.0
+        missing = {(numbers[r.index // samples], r.index % samples): r for r in requests}
+        done = run.done(RECORDS, FIELDS, ("number", "sample"), missing) if run else {}
+        for key in done:
+            del missing[key]
+        waiting = list(missing.values())
+        bar = tqdm(total=len(requests), initial=len(done), unit="answer", disable=not progress)
         right = sum(record["verdict"] for record in done.values())
-        with tqdm(
-            total=len(requests), initial=len(done), unit="answer", disable=not progress
-        ) as bar:
-            for request in run_requests(model, missing, rows, strategy, samples, stats):
+        grading = 0.0
+        began = perf_counter()
+        with bar:
+            for request in run_requests(model, waiting, rows, strategy, samples, stats):
                 ended = perf_counter()
                 place, sample = divmod(request.index, samples)
-                record = judged(tokenizer, problems[place], sample, request) | {
-                    "seconds": round(ended - began, 3)
-                }
+                record = graded_record(tokenizer, problems[place], sample, request)
+                record["seconds"] = round(ended - began, 3)
                 if run:
                     run.append(RECORDS, record)
                 done[record["number"], sample] = record
                 right += record["verdict"]
-                bar.set_postfix_str(
-                    f"accuracy {right / len(done):.3f}, {stats.tokens_per_second:.0f} tokens/s",
-                    False,
-                )
+                rate = f"{stats.tokens_per_second:.0f} tokens/s"
+                bar.set_postfix_str(f"accuracy {right / len(done):.3f}, {rate}", refresh=False)
                 bar.update()
                 grading += perf_counter() - ended
         result = Evaluation(problems, [done[key] for key in sorted(done)], rows, stats, grading)
-        if run and (missing or not (run.path / SUMMARY).exists()):
-            held = (
-                {"model": str(getattr(model, "folder", None))} | vars(result) | {"records": RECORDS}
-            )
-            write_whole(run.path / SUMMARY, json.dumps(held, indent=2) + "\n", RunFolderError)
+        if run and (waiting or not (run.path / SUMMARY).exists()):
+            checkpoint = str(getattr(model, "folder", None))
+            summary = {"model": checkpoint} | vars(result) | {"records": RECORDS}
+            write_whole(run.path / SUMMARY, json.dumps(summary, indent=2) + "\n", RunFolderError)
     return result
 
 
-def judged(tokenizer, problem: Problem, sample: int, request: RequestOutput) -> dict:
-    """What is kept of one answer, as JSON values; `tokens` counts what was sampled, the stop id
+def graded_record(
+    tokenizer: Tokenizer, problem: Problem, sample: int, request: RequestOutput
+) -> dict:
+    """The record of one answer, as JSON values; `tokens` counts the sampled ones, the stop id
     included."""
-    prompt = tokenizer.decode(request.prompt)
     text = tokenizer.decode(request.token_ids)
     answer = extract_answer(text, thinking_open=opens_thinking(tokenizer, request.prompt))
-    said = {
+    record = {
         "id": problem.id,
         "number": problem.number,
         "sample": sample,
-        "prompt": prompt,
+        "prompt": tokenizer.decode(request.prompt),
         "text": text,
+        "answer": answer,
+        "gold": problem.answer,
+        "verdict": grade(answer, problem.answer),
+        "tokens": len(request.logprobs),
+        "finish_reason": request.finish_reason,
     }
-    verdict = {"answer": answer, "gold": problem.answer, "verdict": grade(answer, problem.answer)}
-    ended = {"tokens": len(request.logprobs), "finish_reason": request.finish_reason}
-    return said | verdict | ended | ({"error": request.error} if request.error else {})
+    if request.error:
+        record["error"] = request.error
+    return record
 
 
 def identity(model: Model, problems: Sequence[Problem]) -> dict[str, str]:
-    """Which weights and which problems, as fingerprints."""
-    asked = repr([(p.number, p.id, p.question, p.answer) for p in problems])
-    data = fingerprint([asked.encode("utf-8", "replace")])
+    """Fingerprints of the weights and of the problems."""
+    listed = repr([(p.number, p.id, p.question, p.answer) for p in problems])
+    data = fingerprint([listed.encode("utf-8", "replace")])
     return {"dtype": str(model.dtype), "weights": some_weights(model), "problems": data}
 
 
 class Evaluation:
-    """The graded answers, by problem number and sample, and what follows from them. As text it is a
-    table.
+    """The graded answers, by problem number and sample, with their summary. As text it is a table.
 
-    records: id, number, sample, prompt, text, answer (None: none was given), gold, verdict (True:
-    right), tokens (sampled ones, the stop id too), finish_reason, error if that is "error" (what
-    went wrong), and seconds: from the start of the run, or from where it was taken up, to the end
-    of the answer.
+    records: id, number, sample, prompt, text, answer (None: none found), gold, verdict (True:
+    right), tokens (sampled ones, the stop id included), finish_reason, error (what went wrong, if
+    finish_reason is "error"), and seconds from the start of the run, or from its resumption, to the
+    end of the answer.
 
-    accuracy, cut_off and no_answer are shares of all answers: those that are right, that reached
-    the limit of new tokens or of the context, and that had no answer in them. errors counts those
-    that ended with an error, their logits being NaN say; they are graded as far as they got.
-    interval is the accuracy's 95 % interval (Wilson), which counts problems: answers to the same
-    one resemble each other, so with several samples it is on the wide side. groups has for
-    "subject" and "level", empty where the problems have none, {value: (answers, accuracy)}.
+    accuracy, cut_off and no_answer are fractions of all answers: the right ones, those that reached
+    the limit of new tokens or of the context, and those in which no answer was found. errors counts
+    those that ended with an error, such as NaN logits; they are graded as far as they got. interval
+    is the accuracy's 95 % interval (Wilson) for the number of problems: answers to the same problem
+    are correlated, so with several samples it is conservative. groups is {value: (answers,
+    accuracy)} for each of "subject" and "level", empty where the problems have none.
 
-    sampled_tokens, generation_seconds, their ratio tokens_per_second and grading_seconds, writing
-    included, are of this call: what an earlier one had answered isn't in them.
+    sampled_tokens, generation_seconds, their ratio tokens_per_second, and grading_seconds (writing
+    included) are those of this call, without the answers of an earlier one.
     """
 
     def __init__(
@@ -199,15 +201,16 @@ class Evaluation:
         batch_size: int,
         stats: Stats,
         grading: float,
-    ):
+    ) -> None:
         self.problems = len(problems)
         self.records = records
         self.batch_size = batch_size
         self.accuracy = fmean(record["verdict"] for record in records)
         self.interval = wilson(self.accuracy, self.problems)
-        self.cut_off = fmean(record["finish_reason"] == "length" for record in records)
+        reasons = Counter(record["finish_reason"] for record in records)
+        self.cut_off = reasons["length"] / len(records)
         self.no_answer = fmean(record["answer"] is None for record in records)
-        self.errors = sum(record["finish_reason"] == "error" for record in records)
+        self.errors = reasons["error"]
         self.sampled_tokens = stats.sampled_tokens
         self.generation_seconds = stats.seconds
         self.tokens_per_second = stats.tokens_per_second
@@ -217,39 +220,41 @@ class Evaluation:
 
     def __repr__(self) -> str:
         low, high = self.interval
+        errors = f"; {self.errors} ended with an error" if self.errors else ""
         lines = [
             f"accuracy    {self.accuracy:.3f}, 95 % interval {low:.3f} to {high:.3f}",
             f"answers     {len(self.records)} to {self.problems} problems; cut off "
-            f"{self.cut_off:.3f} of them, no answer in {self.no_answer:.3f}"
-            + (f"; {self.errors} ended with an error" if self.errors else ""),
+            f"{self.cut_off:.3f} of them, no answer in {self.no_answer:.3f}{errors}",
             f"generation  {self.sampled_tokens} tokens in {self.generation_seconds:.2f} s, "
             f"{self.tokens_per_second:.0f} tokens/s, batch size {self.batch_size}",
             f"grading     {self.grading_seconds:.2f} s",
         ]
         for name, group in self.groups.items():
-            lines += ["", f"{name:24} answers  accuracy"] if group else []
-            lines += [
-                f"{value:24} {answers:7}  {accuracy:8.3f}"
-                for value, (answers, accuracy) in group.items()
-            ]
+            if group:
+                lines += ["", f"{name:24} answers  accuracy"]
+            for value, (answers, accuracy) in group.items():
+                lines.append(f"{value:24} {answers:7}  {accuracy:8.3f}")
         return "\n".join(lines)
 
 
 def grouped(
     records: list[dict], fields: dict[int, dict], name: str
 ) -> dict[str, tuple[int, float]]:
-    """For each value of the problems' field `name`: how many answers there are, and
-    their accuracy."""
+    """For each value of the problems' field `name`, the number of answers and their accuracy."""
     verdicts: dict[str, list[bool]] = {}
     for record in records:
-        if name in fields[record["number"]]:
-            verdicts.setdefault(str(fields[record["number"]][name]), []).append(record["verdict"])
-    return {value: (len(verdicts[value]), fmean(verdicts[value])) for value in sorted(verdicts)}
+        known = fields[record["number"]]
+        if name in known:
+            verdicts.setdefault(str(known[name]), []).append(record["verdict"])
+    group = {}
+    for value in sorted(verdicts):
+        group[value] = (len(verdicts[value]), fmean(verdicts[value]))
+    return group
 
 
 def wilson(share: float, n: int) -> tuple[float, float]:
-    """95 % interval of a share among n (Wilson, 1927): inside [0, 1], and sensible where all are
-    right, or few."""
+    """95 % confidence interval of a proportion among n (Wilson, 1927): within [0, 1], and sensible
+    for small n and for proportions near 0 or 1."""
     z = NormalDist().inv_cdf(0.975)
     centre = share + z * z / (2 * n)
     half = z * sqrt(share * (1 - share) / n + z * z / (4 * n * n))

@@ -1,10 +1,11 @@
-r"""LaTeX as text: brackets, separators, arguments of commands and what stands in ``\text{}``."""
+r"""LaTeX as text: brackets, separators, arguments of commands, and the content of ``\text{}``."""
 
 import re
+from collections.abc import Callable
 
 LONGEST = 300
 DEEPEST = 30
-# A letter as a label with something beside it, at the start or after a separator:
+# A letter that labels what follows, at the start or after a separator:
 # `(B) 2`, `C. 3`, `D: 4`; `A) 1`.
 LABEL = re.compile(
     r"(?:^|[\s,;~])"
@@ -14,7 +15,7 @@ LABEL = re.compile(
 HALF_LABEL = re.compile(r"(?:^|[\s,;~])[A-Za-z]\)\s*[^\s,;]")
 STYLE = r"\\(?:text|mbox|textbf|textit|textrm|textsf|mathrm|mathbf|mathsf|operatorname)"
 TEXT = re.compile(STYLE + r"\s*\{([^{}]*)\}")
-# `x^10` is taken for x^{10}, as everybody who writes it means it.
+# `x^10` is read as x^{10}, which is what its author means.
 TAKES_ARGUMENTS = re.compile(
     r"\\(?:frac|binom|mathbb|pmod)(?![a-zA-Z])|\\sqrt(?![a-zA-Z])(?: *\[[^\[\]]*\])?|[\^_]"
 )
@@ -23,27 +24,38 @@ SHORT_EXPONENT = re.compile(rf"-?[0-9]+|{SHORT_ARGUMENT.pattern}")
 
 
 def refused(text: str) -> bool:
-    """Too long, nested too deep, or lettered choices beside values."""
+    """Whether a text is too long, nested too deep, or has lettered choices next to values."""
     if len(text) > LONGEST or max(depths(text)) > DEEPEST:
         return True
     text = TEXT.sub(r"\1", text).strip()
+    if LABEL.search(text):
+        return True
     depth = depths(text)  # `a)` closes a bracket in `(0, a) 5`, and is a label where none is open
-    return bool(LABEL.search(text)) or any(
-        depth[half.start()] <= 0 for half in HALF_LABEL.finditer(text)
-    )
+    return any(depth[half.start()] <= 0 for half in HALF_LABEL.finditer(text))
 
 
 def depths(text: str) -> list[int]:
-    """How many brackets are open before each letter, and after the last."""
-    depth = [0]
-    for letter in text:
-        depth.append(depth[-1] + (letter in "([{") - (letter in ")]}"))
-    return depth
+    """How many brackets are open before each character, and after the last."""
+    depth = 0
+    before = [0]
+    for character in text:
+        depth += step(character, "([{", ")]}")
+        before.append(depth)
+    return before
 
 
-def outside_text(pattern, instead, text: str) -> str:
-    r"""`re.sub`, save that what ``\text{}`` holds stays, unless the pattern takes the
-    whole of it."""
+def step(character: str, opening: str, closing: str) -> int:
+    """The change of depth at one character: 1, -1 or 0."""
+    if character in opening:
+        return 1
+    return -1 if character in closing else 0
+
+
+def outside_text(
+    pattern: str | re.Pattern, replacement: str | Callable[[re.Match], str], text: str
+) -> str:
+    r"""`re.sub`, but leaving the content of every ``\text{}`` alone unless it is just *and* or
+    *or*."""
     kept: list[str] = []
 
     def hide(found: re.Match) -> str:
@@ -52,7 +64,7 @@ def outside_text(pattern, instead, text: str) -> str:
         kept.append(found[0])
         return "\\text{}"
 
-    hidden = re.sub(pattern, instead, TEXT.sub(hide, text))
+    hidden = re.sub(pattern, replacement, TEXT.sub(hide, text))
     parts = iter(kept)
     return re.sub(r"\\text\{\}", lambda _: next(parts), hidden)
 
@@ -69,7 +81,7 @@ def arguments(text: str) -> str:
 
 
 def with_arguments(text: str, command: re.Match) -> tuple[str, int]:
-    """The command and its arguments, in braces, and where they end."""
+    """The command with its arguments in braces, and where they end."""
     braced = command[0].replace(" ", "")
     at = command.end()
     for _ in range(2 if braced in (r"\frac", r"\binom") else 1):
@@ -79,8 +91,8 @@ def with_arguments(text: str, command: re.Match) -> tuple[str, int]:
 
 
 def argument(text: str, at: int, command: str) -> tuple[str, int]:
-    """The argument that begins at `at`, in braces, and where it ends;
-    nothing where there is none."""
+    """The argument that begins at `at`, in braces, and where it ends; an empty text if there is
+    none."""
     while text[at : at + 1] == " ":
         at += 1
     if text[at : at + 1] == "{" or (text[at : at + 1] == "(" and command == r"\sqrt"):
@@ -95,14 +107,16 @@ def argument(text: str, at: int, command: str) -> tuple[str, int]:
 
 
 def closing(text: str, start: int) -> int | None:
-    """Where the bracket that opens at `start` closes."""
+    """Where the bracket that opens at `start` closes; None if it never does."""
     depth = depths(text)
-    ends = range(start + 1, len(text))
-    return next((end for end in ends if depth[end + 1] == depth[start]), None)
+    for end in range(start + 1, len(text)):
+        if depth[end + 1] == depth[start]:
+            return end
+    return None
 
 
 def split(text: str, separator: str) -> tuple[list[str], list[str]]:
-    """The parts of `text` between separators outside brackets, and these separators."""
+    """The parts of `text` between the separators outside brackets, and these separators."""
     depth = depths(text)
     pieces: list[str] = []
     joints: list[str] = []
@@ -116,15 +130,15 @@ def split(text: str, separator: str) -> tuple[list[str], list[str]]:
 
 
 def closed(text: str) -> bool:
-    r"""If every ``{`` has its ``}``, with as many round and square brackets opened as closed
+    r"""Whether every ``{`` has its ``}``, with as many round and square brackets opened as closed
     in between."""
     opened: list[int] = []
     depth = 0
-    for letter in re.sub(r"\\\\|\\[{}]", "", text):
-        depth += (letter in "([") - (letter in ")]")
-        if letter == "{":
+    for character in re.sub(r"\\\\|\\[{}]", "", text):
+        depth += step(character, "([", ")]")
+        if character == "{":
             opened.append(depth)
-        elif letter == "}" and (not opened or opened.pop() != depth):
+        elif character == "}" and (not opened or opened.pop() != depth):
             return False
     return not opened
 

@@ -1,6 +1,6 @@
-r"""The many ways to write one answer, brought to one spelling: text in, text out, no mathematics.
+r"""The many ways to write an answer, reduced to one spelling: text in, text out, no mathematics.
 
-`spell` runs the steps below in order. After it a fraction is ``\frac{a}{b}``, a number has no
+`spell` applies the STEPS below in order. Afterwards a fraction is ``\frac{a}{b}``, a number has no
 thousands separators, a unit stands in ``\text{}``, and *and* and *or* are ``\land`` and ``\lor``.
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from qwenlab.evaluation.latex import STYLE, TEXT, arguments, depths, outside_text
 
 DIGITS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
+SUPERSCRIPTS = str.maketrans("⁻" + DIGITS, "-0123456789")
 UNICODE = {
     **dict.fromkeys("−–", "-"),
     **dict.fromkeys("×", r"\times "),
@@ -44,7 +45,7 @@ UNICODE = {
 TRANSLATION = str.maketrans(UNICODE)
 WRAPPERS = [(mark, mark) for mark in ("***", "**", "__", "*", "`", "$$", "$")]
 WRAPPERS += [(r"\(", r"\)"), (r"\[", r"\]"), ("{", "}")]
-# One command for several that mean the same.
+# One command for several with the same meaning.
 ALIASES = {
     r"dfrac tfrac cfrac": r"\frac ",
     r"dbinom tbinom": r"\binom ",
@@ -68,14 +69,16 @@ ALIASES = {
     r"left right displaystyle textstyle middle": "",
     r"big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr": "",
 }
-COMMANDS = {name: instead for names, instead in ALIASES.items() for name in names.split()}
+COMMANDS: dict[str, str] = {}
+for names, command in ALIASES.items():
+    COMMANDS |= dict.fromkeys(names.split(), command)
 FUNCTION = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|gcd|lcm|max|min"
-# A function in plain text has something to apply to: 5 sec and 5 min are times.
+# A function in plain text needs an argument: 5 sec and 5 min are times.
 WORD_COMMANDS = re.compile(
     r"(?<![a-zA-Z\\{])(?:(sqrt|pi|infinity|infty|theta)(?![a-zA-Z])|(gcd|lcm|max|min)(?= ?\()"
     rf"|({FUNCTION})(?= ?[(\\^]| ?[a-zA-Z](?![a-zA-Z])| ?[0-9]))"
 )
-# The letters that units have, upright and alone; any other letter is a variable, or a number.
+# Single upright letters that are units; any other is a variable or a constant.
 UNIT_LETTERS = {
     "m": "meter",
     "g": "gram",
@@ -100,27 +103,30 @@ def spell(text: str) -> str:
 
 
 def unwrap(text: str) -> str:
-    r"""Without Markdown or mathematics marks around the whole, or a ``\text{}`` with more than
-    words in it."""
+    r"""Without Markdown or mathematics marks around the whole text, or a ``\text{}`` around an
+    answer that is more than words."""
     text = text.strip()
     for start, end in WRAPPERS:
         inside = text[len(start) : -len(end)]
         whole = text.startswith(start) and text.endswith(end) and len(text) > len(start + end)
         if whole and start not in inside and end not in inside:
             return unwrap(inside)
-    said = TEXT.fullmatch(text)
-    return said[1].strip() if said and re.search(r"[0-9,]|\b(?:and|or)\b", said[1]) else text
+    upright = TEXT.fullmatch(text)
+    if upright and re.search(r"[0-9,]|\b(?:and|or)\b", upright[1]):
+        return upright[1].strip()
+    return text
 
 
 def translate(text: str) -> str:
-    """Unicode's mathematics as LaTeX."""
+    """Unicode's mathematical characters as LaTeX."""
     text = re.sub(r"(?:√|(?<![a-zA-Z\\])sqrt) ?([0-9]+)", r"\\sqrt{\1}", text)
     text = re.sub(f"⁻?[{DIGITS}]+", lambda run: f"^{{{exponent(run[0])}}}", text)
     return text.translate(TRANSLATION)
 
 
 def exponent(run: str) -> str:
-    return "".join(str(DIGITS.index(digit)) if digit in DIGITS else "-" for digit in run)
+    """Superscript characters as ordinary ones."""
+    return run.translate(SUPERSCRIPTS)
 
 
 def one_command(text: str) -> str:
@@ -132,7 +138,7 @@ def one_command(text: str) -> str:
 
 
 def currency(text: str) -> str:
-    """A dollar sign before or behind an amount is a unit; any other only marks mathematics."""
+    """A dollar sign before or after an amount is a unit; any other only delimits mathematics."""
     sign = r"\\\$" if text.count("$") - text.count(r"\$") != 1 else r"\\?\$"
     amount = r"\s*(-?[0-9]+(?:(?:\{,\}|,?\\!|,) ?[0-9]{3})*(?:\.[0-9]+)?(?![0-9]))"
     text = re.sub(rf"{sign}{amount}", r"\1\\text{ dollars}", text)
@@ -146,15 +152,15 @@ def thousands(text: str) -> str:
     In brackets a bare comma separates, unless another comma there has a space: (1,000, 2,000).
     """
     text = re.sub(r"(?<=[0-9])(?:\s*\{,\}\s*|,\s*\\!\s*|\\!\s*,\s*)(?=[0-9]{3}(?![0-9]))", "", text)
-    while (
-        grouped := re.sub(r"(?<![0-9.])([0-9]+)\\[,:;!] ?([0-9]{3})(?![0-9])", r"\1\2", text)
-    ) != text:
-        text = grouped
+    spaced_group = r"(?<![0-9.])([0-9]+)\\[,:;!] ?([0-9]{3})(?![0-9])"
+    while re.search(spaced_group, text):
+        text = re.sub(spaced_group, r"\1\2", text)
     depth = depths(re.sub(r"(?<!\\)[{}]", " ", text))
     spaced = re.search(r", ", text)
 
     def join(found: re.Match) -> str:
-        return found[0] if depth[found.start()] and not spaced else found[0].replace(",", "")
+        separates = depth[found.start()] and not spaced
+        return found[0] if separates else found[0].replace(",", "")
 
     return re.sub(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9]|,[0-9])", join, text)
 
@@ -174,17 +180,18 @@ def degrees(text: str) -> str:
 
 
 def one_letter(text: str) -> str:
-    r"""``\mathrm{i}`` and ``\text{(C)}`` are letters; ``\text{ m}`` is a unit behind a number."""
+    r"""``\mathrm{i}`` and ``\text{(C)}`` are letters; ``\text{ m}`` after a number is a unit."""
 
     def letter(found: re.Match) -> str:
         unit = found[1] in UNIT_LETTERS and re.search(r"[0-9}/] ?$", text[: found.start()])
-        return found[0] if unit or ("(" in found[0] and found[0] != text) else f" {found[1]} "
+        label = "(" in found[0] and found[0] != text
+        return found[0] if unit or label else f" {found[1]} "
 
     return ONE_LETTER.sub(letter, text)
 
 
 def conjunctions(text: str) -> str:
-    r"""*and*, *or* and the comma before them."""
+    r"""*and* and *or*, with a comma before them, as ``\land`` and ``\lor``."""
     for word, command in (("and", "land"), ("or", "lor")):
         upright = rf"{STYLE}\s*\{{\s*,?\s*{word}\s*\}}|\\{command}(?![a-zA-Z])"
         plain = rf"(?<![a-zA-Z\\]){word}(?![a-zA-Z])"
@@ -193,7 +200,7 @@ def conjunctions(text: str) -> str:
 
 
 def plain_words(text: str) -> str:
-    """pi, sqrt(2) and sin x without their backslash."""
+    """pi, sqrt(2) and sin x, written without a backslash, as commands."""
     if re.fullmatch(r"[a-zA-Z ]+", text) and not re.fullmatch("pi|infinity|infty|theta", text):
         return text
 
@@ -211,8 +218,9 @@ def repeating(text: str) -> str:
         whole = found[1] or "0"
         fixed = found[2]
         loop = found[3] or found[4]
+        top = int(whole + fixed + loop) - int(whole + fixed)
         bottom = (10 ** len(loop) - 1) * 10 ** len(fixed)
-        return rf"\frac{{{int(whole + fixed + loop) - int(whole + fixed)}}}{{{bottom}}}"
+        return rf"\frac{{{top}}}{{{bottom}}}"
 
     return re.sub(
         rf"(?<![0-9.])([0-9]*)\.([0-9]*){mark}(?![0-9]|\\overline|\\bar|\\dot)", fraction, text
@@ -224,8 +232,9 @@ def mixed(text: str) -> str:
     whole = r"(?<![0-9.}^_a-zA-Z)])([0-9]+)"
 
     def proper(found: re.Match) -> str:
-        less = int(found[2]) < int(found[3])
-        return rf"({found[1]}+\frac{{{found[2]}}}{{{found[3]}}})" if less else found[0]
+        if int(found[2]) >= int(found[3]):
+            return found[0]
+        return rf"({found[1]}+\frac{{{found[2]}}}{{{found[3]}}})"
 
     text = re.sub(rf"{whole} ?\\frac\{{ ?([0-9]+) ?\}}\{{ ?([0-9]+) ?\}}", proper, text)
     return re.sub(rf"{whole} ([0-9]+) ?/ ?([0-9]+)(?![0-9.])", proper, text)

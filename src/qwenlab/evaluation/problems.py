@@ -1,5 +1,5 @@
-"""Problems with their answers: the shipped models' own, MATH-500, or a file of yours; and the
-prompts that ask them."""
+"""Problems with their answers, from the shipped sets, MATH-500 or a file of your own, and their
+prompts."""
 
 import json
 from collections.abc import Sequence
@@ -8,13 +8,13 @@ from math import isfinite
 from pathlib import Path
 
 from qwenlab.errors import QwenlabError, json_value, text_of, whole
-from qwenlab.evaluation.arithmetic import arithmetic_problems
+from qwenlab.evaluation.arithmetic import ArithmeticProblem, arithmetic_problems
 from qwenlab.text.chat_template import CLOSE, OPEN
+from qwenlab.text.tokenizer import Tokenizer
 
-# Which of the arithmetic problems, and how many: of those to train on, products run out after some
-# 7,800.
+# Split and size of each set; the products of the training split run out after some 7,800 problems.
 TINY = {"tiny-test": ("held-out", 1000), "tiny-train": ("train", 5000)}
-# Lightman et al. (2023) took these 500 from MATH's test set (Hendrycks et al., 2021).
+# 500 problems of MATH's test set (Hendrycks et al., 2021), chosen by Lightman et al. (2023).
 MATH500 = {"repo_id": "HuggingFaceH4/MATH-500", "filename": "test.jsonl", "repo_type": "dataset"}
 # The wording that Qwen3's model card recommends for mathematics.
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
@@ -23,16 +23,16 @@ PLAIN = "Problem: {question}\n\nSolution:"
 
 
 class ProblemError(QwenlabError):
-    """Problems can't be loaded, or one of them can't be asked."""
+    """Problems can't be loaded, or one of them can't be turned into a prompt."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """`number` counts from 0 in its set and seeds the samples; `id` is its `unique_id`, or else the
-    number.
+    """A problem and its answer. `number` counts from 0 in its set and seeds the samples; `id` is
+    the record's `unique_id`, else the number.
 
-    `fields` is what else the record holds (MATH-500: subject, level, solution). `instruction` is
-    asked with it.
+    `fields`: the record's other fields (MATH-500: subject, level, solution). `instruction`: what
+    the prompt says after the problem.
     """
 
     number: int
@@ -48,45 +48,41 @@ class Problem:
 
 
 def load_problems(
-    source, limit: int | None = None, *, instruction: str | None = None
+    source: str | Path, limit: int | None = None, *, instruction: str | None = None
 ) -> list[Problem]:
-    r"""Problems of `source`, the first `limit` of them if that is given.
+    r"""The problems of `source`, or the first `limit` of them.
 
-    - ``"tiny-test"``: the 1,000 held-out arithmetic problems; ``"tiny-train"``: 5,000 others.
-    subject is the kind.
-    - ``"math500"``: from the Hugging Face hub, once, and then from its cache.
-    - A file, ``.json`` (a list of objects) or ``.jsonl`` (an object a line; blank lines are
+    - ``"tiny-test"``: the 1,000 held-out arithmetic problems; ``"tiny-train"``: 5,000 others. Their
+      subject is the kind.
+    - ``"math500"``: downloaded once from the Hugging Face hub, then read from its cache.
+    - A file, ``.json`` (a list of objects) or ``.jsonl`` (an object per line; blank lines are
       skipped), in UTF-8. `problem` is a string, `answer` a string or a number, which is kept as
-      Python writes it; `unique_id`, a string or whole number, may be left out.
+      Python writes it; `unique_id`, a string or whole number, is optional.
 
-    instruction: what is asked with each problem. None takes the set's own: nothing for the two tiny
-    sets, on which the shipped models were trained bare, and "put your final answer within \boxed{}"
-    for everything else. Raises ProblemError in one line that names the file and the line or entry,
-    ValueError for a limit under 1.
+    instruction: what each prompt says after the problem. None takes the set's own: nothing for the
+    two tiny sets, because the shipped models were trained without one, and "put your final answer
+    within \boxed{}" for everything else. Raises ProblemError in one line that names the file and
+    the line or entry, ValueError for a limit under 1.
     """
     if limit is not None:
         whole(limit, "limit", 1)
     if source in TINY:
         split, size = TINY[source]
-        made = arithmetic_problems(size if limit is None else min(limit, size), split=split)
-        asked = instruction or ""
-        return [
-            Problem(p.number, p.question, p.answer, str(p.number), {"subject": p.kind}, asked)
-            for p in made
-        ]
+        drawn = arithmetic_problems(size if limit is None else min(limit, size), split=split)
+        return [from_arithmetic(problem, instruction or "") for problem in drawn]
     if source != "math500" and Path(source).suffix.lower() not in SUFFIXES:
         raise ProblemError(
             f"no problems {str(source)!r}: expected {', '.join(TINY)}, math500, "
             "or a .json or .jsonl file"
         )
+    instruction = BOXED if instruction is None else instruction
     problems = []
     places = {}
     for place, record in records(fetch() if source == "math500" else Path(source)):
-        problem = from_record(
-            len(problems), record, place, BOXED if instruction is None else instruction
-        )
+        problem = from_record(len(problems), record, place, instruction)
         if problem.id in places:
-            raise ProblemError(f"{place}: id {problem.id!r} once more, as in {places[problem.id]}")
+            first = places[problem.id]
+            raise ProblemError(f"{place}: duplicate id {problem.id!r}, first used at {first}")
         places[problem.id] = place
         problems.append(problem)
     if not problems:
@@ -101,64 +97,68 @@ def records(path: Path) -> list[tuple[str, object]]:
         raise ProblemError(f"{path}: expected a .json or .jsonl file")
     text = text_of(path, ProblemError)
     if path.suffix.lower() == ".jsonl":
-        lines = [
-            (f"{path} line {number}", line)
-            for number, line in enumerate(text.split("\n"), 1)
-            if line.strip()
-        ]
-        return [(place, json_value(line, place, ProblemError)) for place, line in lines]
+        entries = []
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                place = f"{path} line {number}"
+                entries.append((place, json_value(line, place, ProblemError)))
+        return entries
     values = json_value(text, str(path), ProblemError) if text.strip() else []
     if not isinstance(values, list):
         raise ProblemError(f"{path}: expected a list of objects, found {type(values).__name__}")
     return [(f"{path} entry {number}", value) for number, value in enumerate(values, 1)]
 
 
-def from_record(number: int, record, place: str, instruction: str) -> Problem:
+def from_arithmetic(problem: ArithmeticProblem, instruction: str) -> Problem:
+    name = str(problem.number)
+    fields = {"subject": problem.kind}
+    return Problem(problem.number, problem.question, problem.answer, name, fields, instruction)
+
+
+def from_record(number: int, record: object, place: str, instruction: str) -> Problem:
+    """The problem in one entry of a file. Raises ProblemError, naming the place and the field."""
     if not isinstance(record, dict):
         raise ProblemError(
             f'{place}: expected an object with "problem" and "answer", '
             f"found {type(record).__name__}"
         )
-    held = dict(record)
-    problem = held.pop("problem", None)
-    answer = held.pop("answer", None)
-    name = held.pop("unique_id", number)
+    fields = dict(record)
+    problem = fields.pop("problem", None)
+    answer = fields.pop("answer", None)
+    name = fields.pop("unique_id", number)
     if isinstance(answer, int | float) and not isinstance(answer, bool) and isfinite(answer):
         answer = json.dumps(answer)
     for key, value in (("problem", problem), ("answer", answer)):
         if not isinstance(value, str) or not value.strip():
-            said = f"is {record[key]!r:.80}" if key in record else "is missing"
-            raise ProblemError(f"{place}: {key} {said}, expected a text that is not empty")
+            found = f"is {record[key]!r:.80}" if key in record else "is missing"
+            raise ProblemError(f"{place}: {key} {found}, expected a text that is not empty")
     for key, text in (("answer", answer), ("unique_id", str(name))):
         if text != text.encode("utf-8", "ignore").decode():
             raise ProblemError(f"{place}: {key} holds half a surrogate pair")
     if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
         raise ProblemError(f"{place}: unique_id is {name!r:.80}, expected a text or a whole number")
-    return Problem(number, problem, answer, str(name), held, instruction)
+    return Problem(number, problem, answer, str(name), fields, instruction)
 
 
 def fetch() -> Path:
-    """MATH-500's file in the hub's cache. Raises ProblemError, saying what to do
-    without a network."""
+    """MATH-500's file in the hub's cache. Raises ProblemError, with advice for working offline."""
     from huggingface_hub import constants, hf_hub_download
 
     try:
         return Path(hf_hub_download(**MATH500))
-    except Exception as problem:  # sockets, disks, the hub's own
-        offline = (
-            "HF_HUB_OFFLINE is set"
-            if constants.HF_HUB_OFFLINE
-            else f"{constants.ENDPOINT} doesn't give it"
-        )
+    except Exception as problem:  # sockets, disks, the hub's own errors
+        reason = f"{constants.ENDPOINT} doesn't provide it"
+        if constants.HF_HUB_OFFLINE:
+            reason = "HF_HUB_OFFLINE is set"
         raise ProblemError(
             f"math500: {MATH500['repo_id']} is not in the cache {constants.HF_HUB_CACHE}, and "
-            f"{offline} ({type(problem).__name__}); name a .json or .jsonl file that you have, "
+            f"{reason} ({type(problem).__name__}); name a .json or .jsonl file that you have, "
             "or set HF_HOME to a folder that has it"
         ) from None
 
 
 def problem_prompts(
-    tokenizer,
+    tokenizer: Tokenizer | None,
     problems: Sequence[Problem],
     *,
     plain: bool = False,
@@ -167,11 +167,11 @@ def problem_prompts(
 ) -> list[list[int]]:
     """Token ids of each problem's question: its text and, after an empty line, its instruction.
 
-    By the checkpoint's chat template, as one message of the user, with `thinking` on or off. Where
-    it has none, or with `plain` (base models, which never saw a chat), as "Problem: ... Solution:",
-    which `thinking` doesn't change. limit: the model's context in tokens. Raises ProblemError,
-    naming the problem by its id, for a prompt which leaves no room in it for an answer, or which
-    the tokenizer or its template refuses; and without a tokenizer.
+    The question goes through the checkpoint's chat template as one user message, with `thinking` on
+    or off. Without a template, or with `plain` (for base models, which never saw a chat), the
+    prompt is "Problem: ... Solution:" whatever `thinking` is. limit: the model's context in tokens.
+    Raises ProblemError without a tokenizer and, naming the problem by its id, for a prompt that
+    leaves no room for an answer or that the tokenizer or its template refuses.
     """
     if tokenizer is None:
         raise ProblemError("there is no tokenizer, which is needed to turn problems into tokens")
@@ -181,9 +181,8 @@ def problem_prompts(
             if plain or tokenizer.template is None:
                 ids = tokenizer.encode(PLAIN.format(question=problem.question))
             else:
-                ids = tokenizer.chat(
-                    [{"role": "user", "content": problem.question}], thinking=thinking
-                )
+                messages = [{"role": "user", "content": problem.question}]
+                ids = tokenizer.chat(messages, thinking=thinking)
         except QwenlabError as reason:
             raise ProblemError(f"problem {problem.id}: {reason}") from None
         if limit is not None and len(ids) >= limit:
@@ -195,15 +194,17 @@ def problem_prompts(
 
 
 def problem_seeds(problems: Sequence[Problem], seed: int) -> list[int]:
-    """One seed a problem, by its own number: its samples are the same in every set, order and
-    batch."""
+    """One seed per problem, from its own number, so that its samples are the same in every subset,
+    order and batch."""
     return [whole(seed, "seed", 0) * 2**32 + problem.number for problem in problems]
 
 
-def opens_thinking(tokenizer, prompt: Sequence[int]) -> bool:
-    """Whether a prompt ends inside a thinking block, as Qwen3.5's template has it: the answer then
-    doesn't open one. The control tokens tell, never the text: a question may write them out."""
-    marks = [
-        id for id in prompt if id in (tokenizer.control.get(OPEN), tokenizer.control.get(CLOSE))
-    ]
-    return marks[-1:] == [tokenizer.control.get(OPEN)]
+def opens_thinking(tokenizer: Tokenizer, prompt: Sequence[int]) -> bool:
+    """Whether a prompt ends inside a thinking block, as with Qwen3.5's template; the answer then
+    doesn't open one. Only control tokens count, because a question may spell the marks out."""
+    opening = tokenizer.control.get(OPEN)
+    closing = tokenizer.control.get(CLOSE)
+    for id in reversed(prompt):
+        if id in (opening, closing):
+            return id == opening
+    return False

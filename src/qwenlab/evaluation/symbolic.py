@@ -1,4 +1,4 @@
-"""Symbolic comparison in a process of its own, which can be ended whatever it hangs in."""
+"""Symbolic comparison in a process of its own, which can be killed wherever it hangs."""
 
 import atexit
 import json
@@ -16,13 +16,11 @@ from typing import BinaryIO
 from qwenlab.errors import QwenlabError
 
 PROGRAM = Path(__file__).with_name("symbolic_worker.py")
-# Seconds for one verdict, and for all those of one vote.
-LIMIT = 1.0
-VOTE_LIMIT = 5.0
-# Seconds by which a reply may be late before the process counts as hung, and for the start, which
-# loads SymPy.
-LATE = 0.7
-START = 120.0
+# in seconds
+LIMIT = 1.0  # for one verdict
+VOTE_LIMIT = 5.0  # for all verdicts of one vote
+LATE = 0.7  # how late a reply may be before the process counts as hung
+START = 120.0  # for the start, which loads SymPy
 NEW_GROUP = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)  # 0: not Windows
 
 
@@ -31,10 +29,10 @@ class GradingError(QwenlabError):
 
 
 class Budget:
-    """Seconds of the worker's own time for one verdict or one vote. Waiting for other threads costs
-    nothing."""
+    """Seconds of the worker's own time for one verdict or one vote. Waiting for other threads is
+    free."""
 
-    def __init__(self, seconds: float = LIMIT):
+    def __init__(self, seconds: float = LIMIT) -> None:
         self.left = seconds
 
     def equal(self, one: str, two: str) -> bool:
@@ -43,11 +41,11 @@ class Budget:
 
 
 class Worker:
-    """One process for all threads of this one, started at the first question and kept for the next.
+    """One worker process for all threads of this one, started by the first question and then kept.
 
-    It is a plain child process with two pipes, on every system. So it needs no main guard, and ends
-    when this process does, however that ends. It is replaced when it has died or hangs, and a
-    forked child gets one of its own.
+    It is a plain child process with two pipes on every system, so scripts need no main guard, and
+    it ends whenever and however this process does. It is replaced if it dies or hangs, and a forked
+    child gets one of its own.
     """
 
     def __init__(self) -> None:
@@ -57,17 +55,17 @@ class Worker:
         self.reader: threading.Thread | None = None
 
     def equal(self, one: str, two: str, budget: Budget | None = None) -> bool:
-        """If both are the same; False where LIMIT, `budget` or the worker's memory doesn't suffice
-        to say.
+        """Whether two values, equations or inequalities in LaTeX are equal; False if LIMIT,
+        `budget` or the worker's memory doesn't suffice to decide.
 
-        Raises GradingError where no worker can be started.
+        Raises GradingError if no worker can be started.
         """
         budget = budget or Budget()
         seconds = min(LIMIT, budget.left)
         question = json.dumps([seconds, one, two]).encode() + b"\n"
         with self.lock:
             try:
-                for _ in range(2):  # once more where the worker had died before, of whatever it was
+                for _ in range(2):  # once more if the worker had died before this question
                     if self.process is None:
                         self.start()
                     started = time.monotonic()
@@ -79,23 +77,23 @@ class Worker:
                     if reply is None:
                         break
                 return False
-            except (
-                BaseException
-            ):  # Ctrl-C: the reply still to come would be taken for that to the next question
+            except BaseException:
+                # After Ctrl-C, the late reply would be taken for the answer to the next question.
                 self.stop()
                 raise
 
     def start(self) -> None:
-        command = [sys.executable, "-P", str(PROGRAM)]  # -P: this folder is no place to import from
+        command = [sys.executable, "-P", str(PROGRAM)]  # -P: don't import from this folder
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        # In a session of its own (on Windows a group), out of reach of the terminal's Ctrl-C.
-        apart = {"start_new_session": True, "creationflags": NEW_GROUP}
+        # In a session of its own (on Windows, a process group), so the terminal's Ctrl-C can't
+        # reach it.
+        group = {"start_new_session": True, "creationflags": NEW_GROUP}
         try:
-            self.process = subprocess.Popen(command, **pipes, **apart, bufsize=0)
+            self.process = subprocess.Popen(command, **pipes, **group, bufsize=0)
         except OSError as problem:
             reason = f"{command[0]!r} doesn't start: {problem}"
             raise GradingError(f"grading needs a process of its own, {reason}") from None
-        # A thread reads, since not every system can wait for a pipe with a time limit.
+        # A thread reads, because not every system can wait for a pipe with a timeout.
         self.replies = SimpleQueue()
         task = (self.process.stdout, self.replies)
         self.reader = threading.Thread(target=read_lines, args=task, daemon=True)
@@ -111,7 +109,7 @@ class Worker:
             )
 
     def exchange(self, question: bytes, seconds: float) -> bytes | None:
-        """The worker's next line; empty if it is gone, None if nothing comes in time."""
+        """The worker's next line; b"" if it has died, None if nothing arrives in time."""
         try:
             self.process.stdin.write(question)
             return self.line(seconds)
@@ -131,28 +129,28 @@ class Worker:
             return
         if hasattr(os, "killpg"):
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with its child, which may hang alone
+                os.killpg(process.pid, signal.SIGKILL)  # and its child, which may be what hangs
         else:
-            process.kill()  # it has no child where there is no fork
+            process.kill()  # without fork it has no child
         if self.reader is not None:
-            self.reader.join(LATE)  # it ends with the process; a pipe isn't closed while it is read
+            self.reader.join(LATE)  # it must not be reading when the pipe is closed
         with process:  # closes the pipes, and waits
             pass
 
     def forget(self) -> None:
-        """In a forked child: the worker is the parent's."""
+        """In a forked child, where the worker is the parent's."""
         self.lock = threading.Lock()
-        self.reader = None  # threads don't live on in a child
+        self.reader = None  # threads don't survive a fork
         process = self.process
         self.process = None
         if process is not None:
-            process.returncode = 0  # no child of ours to wait for
+            process.returncode = 0  # it isn't our child, so don't wait for it
             process.stdin.close()
             process.stdout.close()
 
 
-def read_lines(pipe: BinaryIO, lines: SimpleQueue) -> None:
-    """Puts every line of the pipe into `lines`, and b"" when it is closed."""
+def read_lines(pipe: BinaryIO, lines: SimpleQueue[bytes]) -> None:
+    """Puts every line of the pipe into `lines`, and b"" once it is closed."""
     while True:
         try:
             line = pipe.readline()

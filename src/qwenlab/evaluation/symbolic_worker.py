@@ -1,25 +1,25 @@
-r"""The process that does symbolic mathematics: one question a line on stdin, one reply a line on
-stdout.
+r"""The process that does symbolic mathematics: one question per line on stdin, one reply per line
+on stdout.
 
-`symbolic.Worker` starts it by its path, so it imports nothing of qwenlab.
+`symbolic.Worker` starts it by its path, so it imports nothing from qwenlab.
 
-    ""                                       ready, or why not: a library doesn't load
-    [1.0, "2\\sqrt{3}", "\\sqrt{12}"]        asked: are these two the same? Within so many seconds
-    true                                     the reply
+    ""                                       ready, or the reason why not: a library doesn't load
+    [1.0, "2\\sqrt{3}", "\\sqrt{12}"]        question: are these equal? with its limit in seconds
+    true                                     reply
 
-math-verify's parser (latex2sympy2_extended) reads the LaTeX, SymPy decides. math-verify's own
-comparison is too generous for a grader: it drops letters that could be units, ignores case and
-rounds small numbers to nothing.
+math-verify's parser (latex2sympy2_extended) reads the LaTeX, and SymPy decides. math-verify's own
+comparison is too lenient for a grader: it drops letters that could be units, ignores case and
+rounds small numbers to zero.
 
-Where the system can fork and set timers, a child does the work, and a timer ends it at the limit,
-whatever it hangs in. The next child is there in no time, since SymPy is loaded already. Elsewhere
-this process does the work itself; whoever asked ends it when the reply is late, and starts another,
-which takes as long as loading SymPy. If nobody is left to end it, it ends by itself a little later.
-All of them end when stdin closes, as it does when the process that asks is gone, however that
-ended.
+Where the system has fork and timers, a child does the work, and a timer kills it at the limit,
+wherever it hangs. The next child starts immediately, because SymPy is already loaded. Elsewhere
+this process does the work itself; the asking process kills it if the reply is late and starts
+another, which takes as long as loading SymPy. If the asking process is gone, this one ends by
+itself a little later. All of them end when stdin closes, as it does when the asking process ends in
+any way.
 
-Memory is limited where the module `resource` is there and the system heeds it (Linux). Elsewhere a
-single question may take all there is; what has grown is only replaced before the next question.
+Memory is limited where the module `resource` exists and the system enforces it (Linux). Elsewhere a
+single question may take all memory; a process that has grown is replaced only before the next one.
 """
 
 import faulthandler
@@ -32,23 +32,27 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import psutil
 
-# Bytes of address space: what asks for more gets a MemoryError, not the machine's memory.
-SPACE = 2**30
-# By how many bytes it may grow before the next one takes over, and the exit status that says so.
-GROWTH = 100 * 2**20
-GROWN = 3
-PATIENCE = 2.0  # seconds
-# A child that a timer ends; without these the work is done without one.
+if TYPE_CHECKING:
+    import sympy
+    from latex2sympy2_extended.latex2sympy2 import _Latex2Sympy
+
+    Expression = sympy.Expr | sympy.MatrixBase
+
+SPACE = 2**30  # bytes of address space, beyond which allocations raise MemoryError
+GROWTH = 100 * 2**20  # bytes by which a process may grow before another takes over
+GROWN = 3  # exit status of a process that has grown too large
+PATIENCE = 2.0  # seconds after the limit at which a process without timers ends itself
+# Only with fork and timers is the work done in a child.
 HAS_CHILDREN = hasattr(os, "fork") and hasattr(signal, "SIGALRM")
-# Digits to which two values are computed before anything is proved, and to which they must agree.
-DIGITS = 40
-AGREED = 25
-# Letters with a value beside them are functions: f(x). Any other, as in x(x+1), is a factor.
+DIGITS = 40  # to which values are computed before anything is proved
+AGREED = 25  # digits in which equal values must agree
+# These letters with an argument are functions, as in f(x). Any other, as in x(x+1), is a factor.
 FUNCTIONS = "fghFGHP"
-# Letters that the parser takes for the imaginary unit and the gamma function, and others for them.
+# Letters that the parser would take for the imaginary unit and the gamma function, and substitutes.
 OTHER_LETTERS = {"I": r"\Xi ", r"\gamma": r"\upsilon "}
 LETTER = re.compile(r"\\[a-zA-Z]+|[a-zA-Z]")
 DECIMAL = re.compile(r"[0-9]*\.[0-9]+|[0-9]+\.")
@@ -56,81 +60,84 @@ RELATION = re.compile(r">=|>|=")
 
 
 def equal(one: str, two: str) -> bool:
-    """If two values, two equations or two inequalities are the same."""
-    sides = [split(text) for text in (one, two)]
-    if sides[0][0] != sides[1][0]:
+    """Whether two values, two equations or two inequalities are equal."""
+    relation, left, right = split(one)
+    other_relation, other_left, other_right = split(two)
+    if relation != other_relation:
         return False
-    if sides[0][0]:
-        return proportional(
-            *(read(left) - read(right) for _, left, right in sides), sign=sides[0][0]
-        )
+    if relation:
+        difference = read(left) - read(right)
+        return proportional(difference, read(other_left) - read(other_right), relation)
     if same_value(read(one), read(two)):
         return True
     return rounded(one, two) or rounded(two, one)
 
 
 def split(text: str) -> tuple[str, str, str]:
-    """Relation, left and right side; no relation where none stands outside brackets."""
+    """Relation, left and right side; a text without a relation outside brackets is all left
+    side."""
     depth = 0
-    for at, letter in enumerate(text):
-        depth += (letter in "({[") - (letter in ")}]")
+    for at, character in enumerate(text):
+        if character in "({[":
+            depth += 1
+        elif character in ")}]":
+            depth -= 1
         if depth == 0 and (found := RELATION.match(text, at)):
             return found[0], text[:at], text[found.end() :]
     return "", text, ""
 
 
 @lru_cache(maxsize=64)
-def read(text: str):
-    """The SymPy expression. Decimals are exact, letters real and of their own case, i and e the
-    constants.
+def read(text: str) -> "Expression":
+    """The SymPy expression of LaTeX `text`. Decimals are exact, letters are real and case matters,
+    i and e are the constants.
 
-    Raises ValueError for what isn't one expression made of all that stands there.
+    Raises ValueError unless the whole text is one well-defined expression.
     """
     import sympy
     from sympy.core.function import AppliedUndef
 
-    def is_product(part) -> bool:
+    def is_product(part: sympy.Basic) -> bool:
         function = isinstance(part, AppliedUndef) and len(part.args) == 1
         return function and part.func.__name__ not in FUNCTIONS
 
-    def factors(part):
+    def as_product(part: sympy.Expr) -> sympy.Expr:
         name = part.func.__name__.removeprefix("\\")
-        return (sympy.pi if name == "pi" else sympy.Symbol(name)) * part.args[0]
+        factor = sympy.pi if name == "pi" else sympy.Symbol(name)
+        return factor * part.args[0]
 
     latex = re.sub(r"([0-9]+(?:\.[0-9]+)?) ?\\degree ?", r"(\\frac{\1 \\pi}{180})", text)
     latex = DECIMAL.sub(exact, latex)
     latex = LETTER.sub(lambda found: OTHER_LETTERS.get(found[0], found[0]), latex)
     value = parser().parse(latex)
     if not isinstance(value, sympy.Expr | sympy.MatrixBase) or value.has(sympy.Derivative):
-        raise ValueError(f"no expression: {text}")
-    value = value.replace(is_product, factors)
+        raise ValueError(f"not an expression: {text}")
+    value = value.replace(is_product, as_product)
     names = {symbol.name for symbol in value.atoms(sympy.Symbol)}
     names |= {part.func.__name__ for part in value.atoms(AppliedUndef)}
     written = re.sub(r"\\(?:begin|end)\{[a-z]+\}|\\[a-zA-Z]+", "", text)
     if set(re.findall("[a-zA-Z]", written)) - set("".join(names)) - set("eidI"):
         raise ValueError(f"not all of it was read: {text}")
-    bound = {symbol for part in value.atoms(sympy.Sum, sympy.Product) for symbol in part.variables}
-    letters = {
-        symbol: sympy.Symbol(symbol.name, real=True) for symbol in value.free_symbols - bound
-    }
+    free = set(value.free_symbols)
+    for part in value.atoms(sympy.Sum, sympy.Product):
+        free -= set(part.variables)
+    letters = {symbol: sympy.Symbol(symbol.name, real=True) for symbol in free}
     value = value.subs(letters).subs(sympy.Symbol("i", real=True), sympy.I).doit()
-    if value.has(sympy.oo, -sympy.oo, sympy.zoo, sympy.nan) and not re.fullmatch(
-        r"[+-]?\\infty", text
-    ):
+    infinity = re.fullmatch(r"[+-]?\\infty", text)
+    if value.has(sympy.oo, -sympy.oo, sympy.zoo, sympy.nan) and not infinity:
         raise ValueError(f"not defined: {text}")
     return value
 
 
 @lru_cache(maxsize=1)
-def parser():
-    """math-verify's parser, without its reading of a number beside another as a mixed number: 2(3)
-    is 6."""
+def parser() -> "_Latex2Sympy":
+    """math-verify's parser, except that 2(3) is 6: two numbers side by side are no mixed number."""
     import sympy
     from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 
     class Parser(_Latex2Sympy):
-        def convert_postfix_list(self, arr, i=0):
-            factors = [self.convert_postfix(part) for part in arr[i:]]
+        def convert_postfix_list(self, arr: list, i: int = 0) -> sympy.Basic:
+            factors = list(map(self.convert_postfix, arr[i:]))
             if any(isinstance(factor, list) for factor in factors):
                 raise ValueError("a derivative")
             if len(factors) == 1 or any(isinstance(factor, sympy.MatrixBase) for factor in factors):
@@ -141,13 +148,14 @@ def parser():
 
 
 def exact(found: re.Match) -> str:
+    """A decimal as a fraction in LaTeX."""
     whole, _, places = found[0].partition(".")
     return rf"(\frac{{{int(whole + places)}}}{{{10 ** len(places)}}})"
 
 
-def same_value(one, two) -> bool:
-    """If the difference is provably zero. Numbers are tried first, which settles most
-    that aren't."""
+def same_value(one: "Expression", two: "Expression") -> bool:
+    """Whether the difference is provably zero. Numerical values are tried first, because they
+    settle most unequal pairs."""
     import sympy
 
     if isinstance(one, sympy.MatrixBase) or isinstance(two, sympy.MatrixBase):
@@ -158,7 +166,8 @@ def same_value(one, two) -> bool:
     if one.is_infinite or two.is_infinite:
         return False
     if one.free_symbols != two.free_symbols:
-        one, two = sympy.simplify(one), sympy.simplify(two)
+        one = sympy.simplify(one)
+        two = sympy.simplify(two)
         if one.free_symbols != two.free_symbols:
             return False
     difference = one - two
@@ -170,16 +179,17 @@ def same_value(one, two) -> bool:
     return bool(simple == 0 or (not simple.is_Rational and simple.equals(0)))
 
 
-def differ(one, two) -> bool:
-    """If numbers in place of the letters tell the two apart."""
+def differ(one: "sympy.Expr", two: "sympy.Expr") -> bool:
+    """Whether some numbers in place of the letters give the two different values."""
     import sympy
 
     letters = sorted(one.free_symbols | two.free_symbols, key=str)
     for seed in (7, 11):
-        numbers = {
-            letter: sympy.Rational(seed + 3 * n, 5 + 2 * n) for n, letter in enumerate(letters)
-        }
-        left, right = (side.subs(numbers).evalf(DIGITS) for side in (one, two))
+        numbers = {}
+        for n, letter in enumerate(letters):
+            numbers[letter] = sympy.Rational(seed + 3 * n, 5 + 2 * n)
+        left = one.subs(numbers).evalf(DIGITS)
+        right = two.subs(numbers).evalf(DIGITS)
         if not (left.is_number and right.is_number and left.is_finite and right.is_finite):
             continue
         scale = max(abs(left), abs(right))
@@ -188,31 +198,29 @@ def differ(one, two) -> bool:
     return False
 
 
-def proportional(one, two, sign: str) -> bool:
-    """If one difference of sides is a constant times the other; for inequalities a positive one."""
+def proportional(one: "sympy.Expr", two: "sympy.Expr", relation: str) -> bool:
+    """Whether one difference of sides is a constant times the other, positive for inequalities."""
     import sympy
 
     if not one.free_symbols or one.free_symbols != two.free_symbols:
         return False
     ratio = sympy.simplify(one / two)
-    return bool(
-        ratio.is_number and ratio.is_finite and ratio != 0 and (sign == "=" or ratio.is_positive)
-    )
+    constant = ratio.is_number and ratio.is_finite and ratio != 0
+    return bool(constant and (relation == "=" or ratio.is_positive))
 
 
 def rounded(text: str, other: str) -> bool:
-    """If `text` is `other`, which is no fraction, rounded or cut off to six places and digits or
-    more.
+    """Whether `text` is the irrational value `other`, rounded or truncated to at least six places
+    and six significant digits.
 
-    Digits after the twelfth place don't count: they may come from floating-point arithmetic.
+    Digits after the twelfth place don't count, because they may come from floating-point
+    arithmetic.
     """
     import sympy
 
     places = text.partition(".")[2]
-    if (
-        not re.fullmatch(r"-?[0-9]*\.[0-9]{6,}", text)
-        or len(text.strip("-0.").replace(".", "")) < 6
-    ):
+    digits = text.strip("-0.").replace(".", "")
+    if not re.fullmatch(r"-?[0-9]*\.[0-9]{6,}", text) or len(digits) < 6:
         return False
     decimal = read(text)
     value = read(other)
@@ -224,9 +232,10 @@ def rounded(text: str, other: str) -> bool:
 
 
 def serve(reply: Callable[[object], None]) -> int:
-    """Answers until stdin closes: 0; or until this process has grown too large: GROWN."""
+    """Replies until stdin closes (returns 0) or this process has grown too large (returns
+    GROWN)."""
     memory = psutil.Process().memory_info
-    rest = memory().rss
+    at_start = memory().rss
     for line in sys.stdin:
         limit, one, two = json.loads(line)
         start_timer(limit)
@@ -236,19 +245,20 @@ def serve(reply: Callable[[object], None]) -> int:
             right = False
         stop_timer()
         reply(right)
-        if memory().rss - rest > GROWTH:
+        if memory().rss - at_start > GROWTH:
             return GROWN
     return 0
 
 
 def start_timer(seconds: float) -> None:
-    """Ends this process after so many seconds, whatever it hangs in, unless `stop_timer` is called.
+    """Ends this process after so many seconds, wherever it hangs, unless `stop_timer` is called.
 
-    Without timers of the system a bit later: whoever asked is to end it first, and knows why.
+    Without the system's timers it ends a little later, because the asking process should kill it
+    first.
     """
     if HAS_CHILDREN:
         signal.setitimer(signal.ITIMER_REAL, seconds)
-    else:  # a thread of its own, which needs no lock of the interpreter's
+    else:  # its thread runs even while the interpreter's lock is held
         faulthandler.dump_traceback_later(seconds + PATIENCE, exit=True)
 
 
@@ -260,8 +270,8 @@ def stop_timer() -> None:
 
 
 def serve_in_children(reply: Callable[[object], None]) -> None:
-    """As `serve`, in one child after the other; one that a timer ended has not replied."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends a child
+    """As `serve`, in one child after another. For a child that its timer killed, replies False."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # kills a child
     status = GROWN
     while status in (GROWN, -signal.SIGALRM):
         child = os.fork()
@@ -273,7 +283,7 @@ def serve_in_children(reply: Callable[[object], None]) -> None:
 
 
 def limit_memory() -> None:
-    """Lets this process and its children have SPACE at most, where there is such a limit."""
+    """Limits this process and its children to SPACE bytes each, where the system can."""
     with suppress(ImportError, OSError, ValueError):  # Windows; macOS
         import resource
 
@@ -282,14 +292,14 @@ def limit_memory() -> None:
 
 def main() -> None:
     replies = sys.stdout
-    sys.stdout = sys.stderr  # what a library prints is no reply
+    sys.stdout = sys.stderr  # so that a library's output is not taken for a reply
 
-    def reply(value) -> None:
+    def reply(value: object) -> None:
         print(json.dumps(value), file=replies, flush=True)
 
     logging.disable(logging.CRITICAL)
     try:
-        # Makes parser and SymPy ready for all children, and makes sure that `parser` has its way.
+        # Warms up parser and SymPy for all children, and checks that `parser`'s override is used.
         ready = [
             equal(r"\frac{x}{2}+\sqrt{8}", r"\sqrt{2}\cdot 2+0.5x"),
             equal("x^{2}+2y^{2}=4", r"\frac{x^{2}}{4}+\frac{y^{2}}{2}=1"),
@@ -297,7 +307,7 @@ def main() -> None:
             equal("2(3)", "6"),
         ]
         if not all(ready):
-            return reply(f"this version reads or compares otherwise: {ready}")
+            return reply(f"this version parses or compares differently: {ready}")
     except Exception as problem:
         return reply(f"{type(problem).__name__}: {problem}")
     limit_memory()

@@ -1,11 +1,11 @@
-"""Units of measure: where an amount ends and its unit begins, and which units are the same."""
+"""Units of measurement: where an amount ends and its unit begins, and which units are the same."""
 
 import re
 
 from qwenlab.evaluation.latex import STYLE
 from qwenlab.evaluation.notation import UNIT_LETTERS
 
-# One unit a line, its own name first; plurals in -s go without saying.
+# One unit per line, its canonical name first; plurals in -s are added below.
 UNITS = """
 meter metre
 kilometer kilometre km kms
@@ -55,12 +55,17 @@ hertz Hz
 unit
 """
 COMPOUND = {"mph": "mile / hour", "kph": "kilometer / hour"}
-KNOWN = {alias: line.split()[0] for line in UNITS.strip().splitlines() for alias in line.split()}
-KNOWN |= {name + "s": unit for name, unit in KNOWN.items() if len(name) > 2 and name[-1] != "s"}
+KNOWN: dict[str, str] = {}  # {alias: canonical name}
+for line in UNITS.strip().splitlines():
+    for alias in line.split():
+        KNOWN[alias] = line.split()[0]
+for name in list(KNOWN):
+    if len(name) > 2 and name[-1] != "s":
+        KNOWN[name + "s"] = KNOWN[name]
 POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 POWERED = {"squared": 2, "cubed": 3}
 
-# In \text{}, but no unit: what makes another value of the number before it, or another claim.
+# Words in \text{} that are no unit, because they change the value before them or what is claimed.
 CHANGING = (
     "and|or|not|no|isn't|is|are|wrong|but|to|than|more|less|fewer|greater|plus|minus|times|mod"
     "|modulo|half|halves|third|fourth|fifth|quarter|tenth|factorial|dozen|hundred|hundredth"
@@ -81,7 +86,7 @@ TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
 
 
 def measured(text: str) -> tuple[str, str]:
-    """Amount, and unit or base; the latter is empty where none is named."""
+    """Amount, and unit or base ("" if there is none)."""
     if base := BASE.fullmatch(text):
         return base[1], re.sub(r"[ {}]", "", base[2])
     tail = TAIL.search(text)
@@ -89,13 +94,15 @@ def measured(text: str) -> tuple[str, str]:
         return text, ""
     amount = text[: tail.start()].strip()
     angle = tail[1].startswith("\\degree") and TRIGONOMETRIC.search(amount)
-    unit = None if angle or not amount or amount[-1] in "^_/+-*=\\" else canonical(tail[1])
+    if angle or not amount or amount[-1] in "^_/+-*=\\":
+        return text, ""
+    unit = canonical(tail[1])
     return (text, "") if unit is None else (amount, unit)
 
 
 def canonical(tail: str) -> str | None:
-    """The unit's own name, the same for every spelling: "mile/hour", "inch^2". None where it is no
-    unit."""
+    """The unit's canonical name, the same for every spelling: "mile/hour", "inch^2". None if it is
+    no unit."""
     words = re.sub(STYLE + r"\s*\{([^{}]*)\}", r" \1 ", tail)
     if re.search(rf"\b(?:{CHANGING})s?\b", words, re.IGNORECASE):
         return None
@@ -128,8 +135,8 @@ def canonical(tail: str) -> str | None:
 
 
 def singular(word: str) -> str:
-    """A unit's own name: "cm", "Centimetres" and "centimeter" are one; unknown words without their
-    plural's s."""
+    """A unit's canonical name: "cm", "Centimetres" and "centimeter" have the same one. An unknown
+    word loses its plural s."""
     if word in UNIT_LETTERS:
         return UNIT_LETTERS[word]
     if len(word) < 4 or word in KNOWN:

@@ -1,11 +1,13 @@
 """What `teach.check` knows of each lesson's exercises: solutions, cases, known mistakes, hints.
 
-One file a lesson, `lesson_01.py` and on. Only the file of the lesson that is asked for is loaded.
+There is one file per lesson, `lesson_01.py` onwards; only the lesson asked for is loaded.
 """
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import chain
 from typing import Any
 
 Cases = Iterator[tuple[str, tuple]]  # (label, arguments) of each
@@ -15,12 +17,12 @@ Cases = Iterator[tuple[str, tuple]]  # (label, arguments) of each
 class Exercise:
     """One exercise.
 
-    solution(*arguments) is right. results names what it returns, one name a value.
-    cases() gives (label, arguments), the telling ones first; several random ones may share a label.
-    mistakes holds (wrong function, its hint). Where a reader's output equals what a wrong function
-    gives, and the right output differs, that hint is shown. The first that fits is taken.
-    rules holds (name of a result, rule); rule(theirs) gives a hint or None. They are asked when no
-    known mistake fits.
+    solution(*arguments) is right. results names the values it returns.
+    cases() yields (label, arguments), the most telling first; random ones may share a label.
+    mistakes holds pairs (wrong function, its hint): the hint of the first function whose output
+    equals the reader's, and differs from the right one, is shown.
+    rules holds pairs (name of a result, rule), tried when no known mistake fits; rule(theirs)
+    returns a hint or None.
     """
 
     solution: Callable
@@ -48,9 +50,14 @@ LESSONS = {
 }
 
 
+def random_numbers(draw: random.Random, most: int, highest: int, fewest: int = 1) -> list[int]:
+    """From `fewest` to `most` whole numbers between 1 and `highest`, for random cases."""
+    return [draw.randint(1, highest) for _ in range(draw.randint(fewest, most))]
+
+
 def names() -> list[str]:
     """The names of all exercises, sorted."""
-    return sorted(name for lesson in LESSONS.values() for name in lesson)
+    return sorted(chain.from_iterable(LESSONS.values()))
 
 
 def find(name: str) -> Exercise:

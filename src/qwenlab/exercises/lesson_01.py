@@ -71,7 +71,7 @@ EXERCISES["bytes-per-step"] = Exercise(
         ),
         (
             _counted(lambda w, h, c, rows, _: rows * (w + h + c)),
-            "you read the weights once a row. One reading serves all rows: that is what a batch "
+            "you read the weights once per row. One read serves all rows: that is what a batch "
             "shares.",
         ),
         (
@@ -80,11 +80,11 @@ EXERCISES["bytes-per-step"] = Exercise(
         ),
         (
             _counted(lambda w, h, c, rows, _: w + h + rows * c // 2),
-            "a step reads keys and values. One of them is missing.",
+            "a step reads both keys and values. One of them is missing.",
         ),
         (
             _counted(lambda w, h, c, rows, _: w + h + c),
-            "keys and values are each row's own: they are read once a row.",
+            "each row has keys and values of its own, so they are read once per row.",
         ),
         (
             _counted(lambda w, h, c, rows, of: w + h + rows * _every_head(c, of)),
@@ -101,7 +101,7 @@ EXERCISES["bytes-per-step"] = Exercise(
         ),
         (
             _counted(lambda w, h, c, rows, _: w + 2 * h + rows * c),
-            "a row looks up one line of the embedding, not all.",
+            "each row looks up a single line of the embedding, not the whole matrix.",
         ),
     ),
     rules=(
@@ -121,8 +121,8 @@ def bend(
     weights: int, cached: int, size: int, bandwidth: float, flops: float, operations: int = 2
 ) -> float:
     """Rows at which arithmetic takes as long as reading; math.inf where it never does."""
-    # Each row adds its own seconds of arithmetic, minus the seconds to read its keys and values:
-    # by so much arithmetic catches up with reading.
+    # Each further row adds its own arithmetic, less the time to read its keys and values: by that
+    # much arithmetic catches up with reading.
     gained = operations * weights / flops - size * cached / bandwidth
     return size * weights / bandwidth / gained if gained > 0 else math.inf
 
@@ -163,14 +163,14 @@ EXERCISES["batch-where-it-bends"] = Exercise(
         ),
         (
             lambda w, c, s, read, flops: s * (w + c) / read / (2 * w / flops),
-            "keys and values grow with the rows: each row reads its own.",
+            "keys and values grow with the number of rows: each row reads its own.",
         ),
         (
             lambda w, c, s, read, flops: s * w / read / (2 * w / flops + s * c / read),
-            "both times grow with the rows. What a row adds to reading comes off what it adds "
-            "to arithmetic.",
+            "both times grow with the rows, so subtract what a row adds to reading from what "
+            "it adds to arithmetic.",
         ),
-        (lambda *given: 1 / bend(*given), "upside down: this is one over the right answer."),
+        (lambda *given: 1 / bend(*given), "inverted: this is one over the right answer."),
         (_signed, "a negative number of rows: the lines never cross. Return math.inf there."),
     ),
 )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from qwenlab.engine.padding import left_pad, position_ids
-from qwenlab.exercises import Cases, Exercise
+from qwenlab.exercises import Cases, Exercise, random_numbers
 
 EXERCISES: dict[str, Exercise] = {}
 
@@ -22,7 +22,7 @@ def _batches() -> Cases:
     yield "equal lengths", ([[1, 2], [3, 4]], 0)
     draw = random.Random(2)
     for _ in range(20):
-        lengths = [draw.randint(1, 9) for _ in range(draw.randint(1, 6))]
+        lengths = random_numbers(draw, 6, 9)
         sequences = []
         for length in lengths:
             sequences.append([draw.randint(0, 12) for _ in range(length)])
@@ -66,13 +66,13 @@ def _mask_right(sequences: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor
 
 
 _IDS_HINT = (
-    "a mask made from ids loses real tokens: a prompt may hold the pad id. Only the lengths "
-    "know what is a pad."
+    "a mask made from ids loses real tokens, because a prompt may contain the pad id. Only the "
+    "lengths tell you which tokens are pads."
 )
 _CUT_HINT = "you cut to the shortest prompt. Pad to the longest: no token may be lost."
 _WIDE_HINT = (
-    "the rectangle is as wide as the longest prompt, no wider: every extra column is paid for "
-    "by every row."
+    "the rectangle is as wide as the longest prompt and no wider: every row pays for every extra "
+    "column."
 )
 
 
@@ -86,7 +86,7 @@ def _bool_mask(mask: Tensor) -> str | None:
 
 def _long_ids(ids: Tensor) -> str | None:
     if ids.dtype != torch.int64:
-        return "ids are int64, the type that an embedding looks up."
+        return "ids and positions are int64."
 
 
 EXERCISES["left-pad"] = Exercise(
@@ -110,8 +110,8 @@ EXERCISES["left-pad"] = Exercise(
         (_masked(lambda ids, mask, pad_id: ids != pad_id), _IDS_HINT),
         (
             _mask_right,
-            "the ids are right, but the mask has its pads on the right. Both move to the left "
-            "together.",
+            "the ids are right, but the mask has its pads on the right. They belong on the left "
+            "in both.",
         ),
         (
             _masked(lambda ids, mask, _: mask.cumsum(1) > 1),
@@ -119,7 +119,7 @@ EXERCISES["left-pad"] = Exercise(
         ),
         (
             _masked(lambda ids, mask, _: mask | True),
-            "the ids are right, but the mask calls pads real. They must be False.",
+            "the ids are right, but the mask marks pads as real. They must be False.",
         ),
         (lambda s, p: _rectangle(s, p, min(map(len, s))), _CUT_HINT),
         (lambda s, p: left_pad([row[: min(map(len, s))] for row in s], p), _CUT_HINT),
@@ -128,7 +128,7 @@ EXERCISES["left-pad"] = Exercise(
         (lambda s, p: left_pad(s, 0), "your pads are always 0. Fill with pad_id."),
         (
             lambda s, p: left_pad([row[::-1] for row in s], p),
-            "the tokens of each prompt stand in reverse. Only the pads go in front.",
+            "the tokens of each prompt are in reverse order. Only the pads go in front.",
         ),
     ),
     rules=(("attention_mask", _bool_mask), ("input_ids", _long_ids)),
@@ -146,7 +146,7 @@ def _masks() -> Cases:
     yield "one real token", (torch.tensor([[False, False, True]]),)
     draw = random.Random(3)
     for _ in range(20):
-        lengths = [draw.randint(1, 9) for _ in range(draw.randint(1, 6))]
+        lengths = random_numbers(draw, 6, 9)
         yield "random batches", (left_pad([[1] * n for n in lengths], 0)[1],)
 
 
@@ -165,8 +165,8 @@ EXERCISES["position-ids"] = Exercise(
     mistakes=(
         (
             _plain_arange,
-            "these are column numbers, pads counted too. The first real token of every row is "
-            "at 0.",
+            "these are column numbers, which count pads too. The first real token of every row "
+            "is at 0.",
         ),
         (
             lambda m: _plain_arange(m) * m,
@@ -174,7 +174,7 @@ EXERCISES["position-ids"] = Exercise(
         ),
         (
             lambda m: m.cumsum(1) - 1,
-            "pads got -1, which is no position: some code looks it up from the end. Give pads 0.",
+            "pads got -1, which is not a position: as an index it means the last one. Give pads 0.",
         ),
         (
             lambda m: (m.cumsum(1) - 1).masked_fill(~m, 1),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from qwenlab.engine.masks import causal_mask, combined_mask
 from qwenlab.engine.padding import left_pad
-from qwenlab.exercises import Cases, Exercise
+from qwenlab.exercises import Cases, Exercise, random_numbers
 
 EXERCISES: dict[str, Exercise] = {}
 
@@ -18,7 +18,7 @@ _TOP_LEFT = (
     "to the last key."
 )
 _SQUARE = "that is the whole square. Keep its last rows, one for each query."
-_FLOAT = "this is a float mask, to be added to scores. Give the bool one: True = may see."
+_FLOAT = "this is a float mask, to be added to scores. Return the bool one: True = may see."
 
 
 def _bool_with_heads(mask: Tensor) -> str | None:
@@ -26,8 +26,8 @@ def _bool_with_heads(mask: Tensor) -> str | None:
         return "a mask is bool: True = may see. With numbers 0 and 1, ~mask would not swap them."
     if mask.ndim == 3:
         return (
-            "the dimension for the heads is missing: (B, Q, K) would meet the heads where it "
-            "means the rows."
+            "the dimension for the heads is missing: (B, Q, K) would broadcast its rows against "
+            "the heads."
         )
 
 
@@ -70,11 +70,11 @@ EXERCISES["cached-mask"] = Exercise(
         ),
         (
             _diagonal(lambda q, k: q),
-            "tril is moved by the number of cached tokens: keys - queries, not queries.",
+            "shift tril by the number of cached tokens: keys - queries, not queries.",
         ),
         (
             _diagonal(lambda q, k: k),
-            "nothing is hidden: of several new tokens, the earlier must not see the later.",
+            "nothing is hidden: an earlier new token must not see a later one.",
         ),
         (lambda q, k: ~causal_mask(q, k), _INVERTED),
         (
@@ -103,7 +103,8 @@ def _batches() -> Cases:
     yield "a pad inside", (torch.tensor([[True, False, True, True]]), 4)
     draw = random.Random(5)
     for _ in range(20):
-        mask = left_pad([[1] * draw.randint(1, 7) for _ in range(draw.randint(1, 4))], 0)[1]
+        lengths = random_numbers(draw, 4, 7)
+        mask = left_pad([[1] * length for length in lengths], 0)[1]
         yield "random batches", (mask, draw.randint(1, mask.shape[1]))
 
 
@@ -160,12 +161,11 @@ EXERCISES["combined-mask"] = Exercise(
         (_without_order, "pads are hidden, but your queries see what comes after them."),
         (
             _either,
-            "you let a pair through if ONE of the two allows it. It needs both: not later AND "
-            "not a pad.",
+            "you allow a pair if either condition holds. It needs both: not later AND not a pad.",
         ),
         (
             lambda m, q: combined_mask(m[:1], q),
-            "one matrix for all rows. Each row has its own pads, so its own.",
+            "you return one matrix for all rows, but each row has pads of its own.",
         ),
         (lambda m, q: _as_scores(combined_mask(m, q)), _FLOAT),
     ),

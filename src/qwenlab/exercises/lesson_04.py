@@ -8,7 +8,7 @@ from torch import Tensor
 
 from qwenlab.engine.masks import combined_mask
 from qwenlab.engine.padding import left_pad
-from qwenlab.exercises import Cases, Exercise
+from qwenlab.exercises import Cases, Exercise, random_numbers
 from qwenlab.model.softmax import masked_softmax
 
 EXERCISES: dict[str, Exercise] = {}
@@ -56,10 +56,10 @@ EXERCISES["nan-rows"] = Exercise(
             "not every pad: a pad on the right or inside still sees the real tokens before it.",
         ),
         (lambda m: m.cumsum(0) == 0, "you counted down the columns. Count along each row, dim=1."),
-        (lambda m: ~nan_rows(m), "inverted: True means sees nothing."),
+        (lambda m: ~nan_rows(m), "inverted: True means that the query sees nothing."),
         (
             lambda m: (~m).any(1, keepdim=True).expand(m.shape),
-            "not the whole row: NaN gets there one layer later.",
+            "not the whole row: the others become NaN only one layer later.",
         ),
         (
             lambda m: (~m).cumsum(1) == 0,
@@ -72,12 +72,12 @@ EXERCISES["nan-rows"] = Exercise(
         ),
         (
             lambda m: torch.arange(m.shape[1]) < m.int().argmax(1, keepdim=True),
-            "a row of pads only has no first real token, and argmax then says 0. All of its "
-            "queries see nothing.",
+            "a row of pads only has no first real token, and argmax then returns 0. None of its "
+            "queries sees anything.",
         ),
         (
             torch.zeros_like,
-            "you find none. A pad in front of its row's first real token sees nothing.",
+            "you found none. A pad in front of its row's first real token sees nothing.",
         ),
     ),
     rules=(("nan_rows", _bool_per_query),),
@@ -106,7 +106,8 @@ def _scores() -> Cases:
     )
     draw = random.Random(7)
     for _ in range(20):
-        mask = left_pad([[1] * draw.randint(1, 5) for _ in range(draw.randint(1, 3))], 0)[1]
+        lengths = random_numbers(draw, 3, 5)
+        mask = left_pad([[1] * length for length in lengths], 0)[1]
         queries = draw.randint(1, mask.shape[1])
         scores = 3 * torch.randn(len(mask), 2, queries, mask.shape[1], generator=noise)
         yield "random batches", (scores, combined_mask(mask, queries))
@@ -124,9 +125,15 @@ def _by_hand(highest: Callable) -> Callable:
     return weights
 
 
+def _exp_only(scores: Tensor, mask: Tensor) -> Tensor:
+    """exp(score - maximum), not divided by the sum."""
+    weights = masked_softmax(scores, mask)
+    return weights / weights.amax(-1, keepdim=True).clamp(min=1e-30)
+
+
 _LEAK = (
-    "a row that sees nothing became the mean of hidden keys: all scores equal, so all weights "
-    "equal. Give zeros."
+    "a row that sees nothing became the mean of hidden keys: its scores are all equal, so its "
+    "weights are too. Give zeros."
 )
 _AXIS = (
     "wrong axis: the weights of each query, over its keys, must add up to 1. That is the last "
@@ -145,27 +152,25 @@ EXERCISES["masked-softmax"] = Exercise(
         (_filled(-1e9), _LEAK),
         (
             _by_hand(lambda s: s.amax(-1, keepdim=True)),
-            "the maximum was taken over hidden keys too. Far below it, every exp is 0. Take it "
-            "over seen keys.",
+            "you took the maximum over hidden keys too, and far below it every exp is 0. Take it "
+            "over the visible keys.",
         ),
         (
             _by_hand(torch.amax),
-            "one maximum for all: far below it every exp is 0. Take the maximum of each row.",
+            "one maximum for all rows: far below it every exp is 0. Take the maximum of each row.",
         ),
         (
             lambda s, m: s.softmax(-1) * m,
-            "you hid after the softmax, so the weights left do not add up to 1.",
+            "you masked after the softmax, so the remaining weights do not add up to 1.",
         ),
         (
-            lambda s, m: (
-                (w := masked_softmax(s, m)) / w.amax(-1, keepdim=True).clamp(min=1e-30)
-            ),  # no sum, only exp
-            "exp is not the end: divide by the sum of the row, so that the weights add up to 1.",
+            _exp_only,
+            "exp is not the last step: divide by the row's sum, so that the weights add up to 1.",
         ),
         (_filled(0.0), "a score of 0 is not hidden: exp(0) is 1."),
         (
             lambda s, m: masked_softmax(s, ~m),
-            "inverted: True means may see. You kept what is hidden.",
+            "inverted: True means may see. You kept what should be hidden.",
         ),
         (lambda s, m: s.softmax(-1), "nothing is hidden: the mask is not used."),
         (
@@ -174,7 +179,7 @@ EXERCISES["masked-softmax"] = Exercise(
         ),
         (
             lambda s, m: masked_softmax(s, m, "pads-see-themselves"),
-            "an empty row sees itself here. Give zeros.",
+            "a row that sees nothing attends to itself here. Give zeros.",
         ),
     ),
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from qwenlab.exercises import Cases, Exercise
+from qwenlab.exercises import Cases, Exercise, random_numbers
 
 EXERCISES: dict[str, Exercise] = {}
 
@@ -33,20 +33,21 @@ def _steps() -> Cases:
     )
     draw = random.Random(7)
     for _ in range(20):
-        rows = [draw.randint(1, 9) for _ in range(draw.randint(1, 6))]
+        rows = random_numbers(draw, 6, 9)
         done = torch.tensor([draw.random() < 0.3 for _ in rows])
         yield "random batches", (_scores(rows), done, draw.sample(range(1, 10), 3), 0)
 
 
 def _step(ids: Callable, after: Callable) -> Callable:
-    """A decode step: feeds ids(said, done, stops, pad_id); after(done, stops) says who is done."""
+    """A decode step that feeds ids(sampled, done, stops, pad_id); after(done, stops) is the new
+    `done`."""
 
     def step(
         logits: Tensor, done: Tensor, stop_ids: list[int], pad_id: int
     ) -> tuple[Tensor, Tensor]:
-        said = logits.argmax(-1)
-        stops = _is_stop(said, stop_ids)
-        return ids(said, done, stops, pad_id)[:, None], after(done, stops)
+        sampled = logits.argmax(-1)
+        stops = _is_stop(sampled, stop_ids)
+        return ids(sampled, done, stops, pad_id)[:, None], after(done, stops)
 
     return step
 
@@ -55,8 +56,12 @@ def _is_stop(ids: Tensor, stop_ids: list[int]) -> Tensor:
     return torch.isin(ids, torch.tensor(list(stop_ids), dtype=torch.int64))
 
 
-def _pad(said: Tensor, done: Tensor, stops: Tensor, pad_id: int) -> Tensor:
-    return said.masked_fill(done, pad_id)
+def _pad(sampled: Tensor, done: Tensor, stops: Tensor, pad_id: int) -> Tensor:
+    return sampled.masked_fill(done, pad_id)
+
+
+def _pad_stops(sampled: Tensor, done: Tensor, stops: Tensor, pad_id: int) -> Tensor:
+    return sampled.masked_fill(done | stops, pad_id)
 
 
 def _bools(name: str, ndim: int) -> tuple[str, Callable]:
@@ -71,18 +76,19 @@ def _one_column(ids: Tensor) -> str | None:
         return "the two values are swapped: input_ids come first, then done."
     if ids.ndim != 2 or ids.shape[1] != 1:
         return (
-            "the next call reads one new token a row: input_ids is (B, 1). argmax over the "
+            "the next call reads one new token per row: input_ids is (B, 1). argmax over the "
             "vocabulary gives (B,)."
         )
 
 
 decode_step = _step(_pad, torch.logical_or)
 _SET_HINT = "a row is done at any of the stop ids; you test only one. Qwen checkpoints have two."
-_LIFE_HINT = "a row that was done comes back to life. Once done stays done: combine old and new."
-_TALK_HINT = "a row that was done still talks. Give it pad_id; nobody reads what it would say."
+_LIFE_HINT = "a row that was done comes back. Once done, always done: combine old and new."
+_TALK_HINT = "a row that was done keeps generating. Give it pad_id; nobody reads its output."
 _ALL_HINT = "one finished row ends the whole batch. Each row has its own done."
 _STOP_HINT = (
-    "the row that stops now has said its stop id. Only rows that were done before get pad_id."
+    "a row that stops now has just sampled its stop id. Only rows that were already done get "
+    "pad_id."
 )
 
 EXERCISES["decode-step"] = Exercise(
@@ -95,13 +101,8 @@ EXERCISES["decode-step"] = Exercise(
             _SET_HINT,
         ),
         (_step(_pad, lambda done, stops: stops), _LIFE_HINT),
-        (_step(lambda said, *_: said, torch.logical_or), _TALK_HINT),
-        (
-            _step(
-                lambda said, done, stops, pad: said.masked_fill(done | stops, pad), torch.logical_or
-            ),
-            _STOP_HINT,
-        ),
+        (_step(lambda sampled, *_: sampled, torch.logical_or), _TALK_HINT),
+        (_step(_pad_stops, torch.logical_or), _STOP_HINT),
         (
             lambda logits, done, stop_ids, pad: decode_step(logits, done, [pad], pad),
             "you test against pad_id. A row stops at the stop ids.",
@@ -118,12 +119,11 @@ def _answers() -> Cases:
     yield "a stop id in each row", (torch.tensor([[3, 4, 9, 0], [5, 9, 0, 0]]), [9])
     yield "two stop ids, the other one first", (torch.tensor([[3, 8, 4, 9], [9, 8, 4, 4]]), [9, 8])
     yield "a row that never stops", (torch.tensor([[3, 4, 5], [3, 9, 5]]), [9])
-    yield "talk after the stop", (torch.tensor([[3, 9, 4, 9, 5]]), [9])
+    yield "tokens after the stop", (torch.tensor([[3, 9, 4, 9, 5]]), [9])
     draw = random.Random(8)
     for _ in range(20):
-        rows = torch.tensor(draw.choices(range(10), k=24)).view(
-            draw.choice([1, 3, 4]), -1
-        )  # (B, T) with B * T = 24
+        ids = torch.tensor(draw.choices(range(10), k=24))
+        rows = ids.view(draw.choice([1, 3, 4]), -1)  # (B, T) with B * T = 24
         yield "random batches", (rows, draw.sample(range(10), 2))
 
 
@@ -165,29 +165,28 @@ EXERCISES["cut-at-stop"] = Exercise(
         ),
         (
             _cut(lambda stops: ~stops),
-            "only the stop ids are gone. What follows the first one is no answer either.",
+            "only the stop ids are gone. What follows the first one does not belong either.",
         ),
         (
             _cut(lambda stops: stops.cumsum(1) <= stops),
-            "the stop id itself is still in. It is no part of the answer.",
+            "the stop id itself is still included. It is not part of the answer.",
         ),
         (
             _cut(lambda stops: torch.arange(stops.shape[1]) < stops.int().argmax(1, keepdim=True)),
-            "a row that never stops has no first stop id, and argmax then says 0. All of it is "
-            "its answer.",
+            "a row that never stops has no first stop id, and argmax then returns 0. The whole "
+            "row is its answer.",
         ),
         (
             lambda token_ids, stop_ids: (
                 cut_at_stop(token_ids, stop_ids)[0],
                 ~cut_at_stop(token_ids, stop_ids)[1],
             ),
-            "stopped is True for a row that said a stop id, wherever it stands. You say the "
-            "opposite here.",
+            "stopped is inverted: it is True for a row that contains a stop id, wherever that is.",
         ),
         (_cut(_until_last), "you cut at the last stop id. The first one ends the answer."),
         (
             _cut(_until_shortest),
-            "all rows are cut at the same column. Each row ends where its own stop id stands.",
+            "all rows are cut at the same column. Each row ends at its own stop id.",
         ),
     ),
     rules=(_bools("keep", 2), _bools("stopped", 1)),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from qwenlab.exercises import Cases, Exercise
+from qwenlab.exercises import Cases, Exercise, random_numbers
 
 EXERCISES: dict[str, Exercise] = {}
 
@@ -15,7 +15,7 @@ EXERCISES: dict[str, Exercise] = {}
 
 
 def survivors(rows: Tensor, done: Tensor) -> tuple[Tensor, Tensor]:
-    """The places that stay, and whose they are: rows[i] is the request at place i."""
+    """The places that stay and their requests: rows[i] is the request at place i."""
     keep = (~done).nonzero()[:, 0]  # (K,)
     return keep, rows[keep]
 
@@ -27,8 +27,8 @@ def _batches() -> Cases:
     yield "the first to leave", batch([0, 2, 3, 5], [True, False, False, False])
     yield "the second to leave", batch([1, 2, 3], [False, True, False])
     yield "two at once", batch([0, 1, 4, 6], [True, False, True, False])
-    yield "nobody leaves", batch([4, 7], [False, False])
-    yield "everybody leaves", batch([2, 6], [True, True])
+    yield "no row leaves", batch([4, 7], [False, False])
+    yield "every row leaves", batch([2, 6], [True, True])
     yield "a row that was moved", batch([5, 1, 3], [False, True, False])
     yield "one survivor", batch([3, 4], [True, False])
     draw = random.Random(8)
@@ -38,7 +38,7 @@ def _batches() -> Cases:
 
 
 def _of(choose: Callable) -> Callable:
-    """A mistaken choice: choose(keep, left, rows, done), where `left` are the places that leave."""
+    """A mistaken choice, choose(keep, left, rows, done): `left` holds the places that leave."""
     return lambda rows, done: choose(survivors(rows, done)[0], done.nonzero()[:, 0], rows, done)
 
 
@@ -46,28 +46,29 @@ def _numbers(name: str) -> tuple[str, Callable]:
     def rule(value: Tensor) -> str | None:
         if value.dtype == torch.bool:
             return (
-                f"{name} holds numbers, int64. nonzero() turns a mask into the numbers of its "
-                "True places."
+                f"{name} holds numbers, int64. nonzero() turns a mask into the numbers of the "
+                "places where it is True."
             )
         if value.is_floating_point():
             return (
-                f"{name} is int64, also where nobody stays. torch.tensor([]) makes floats: give "
+                f"{name} is int64, even where no row stays. torch.tensor([]) makes floats: give "
                 "it dtype=torch.int64."
             )
         if value.ndim == 0:
             return (
                 f"with one survivor {name} still has a dimension, (1,). squeeze() takes that "
-                "away; [:, 0] doesn't."
+                "away, but [:, 0] keeps it."
             )
         if value.dtype != torch.int64 or value.ndim != 1:
             return (
-                f"{name} is int64, one number a survivor: (K,). nonzero() of a vector gives (K, 1)."
+                f"{name} is int64, one number per survivor: (K,). nonzero() of a vector gives "
+                "(K, 1)."
             )
 
     return name, rule
 
 
-_STILL = "rows still has those who leave. It shrinks as keep does."
+_STILL = "rows still contains the requests that leave. It shrinks with the state."
 
 EXERCISES["survivors"] = Exercise(
     survivors,
@@ -76,31 +77,30 @@ EXERCISES["survivors"] = Exercise(
     mistakes=(
         (
             _of(lambda keep, left, rows, done: (left, rows[left])),
-            "you kept those who are done. The others stay.",
+            "you kept the rows that are done. The others stay.",
         ),
         (
             _of(lambda keep, left, rows, done: (rows[keep], rows[keep])),
-            "keep holds requests. The state has shrunk before: it knows places only, 0 to R - 1.",
+            "keep holds requests. The state has shrunk before and knows only places, 0 to R - 1.",
         ),
         (
             _of(lambda keep, left, rows, done: (keep, keep)),
-            "rows holds places. Once somebody has left, a place is no longer the number of a "
-            "request.",
+            "rows holds places. Once a row has left, a place is no longer the number of a request.",
         ),
         (
             _of(lambda keep, left, rows, done: (keep, torch.arange(len(keep)))),
-            "the rows are numbered afresh, so nobody knows any more whose they are.",
+            "the rows are renumbered, so nothing tells which requests they belong to.",
         ),
         (
             _of(lambda keep, left, rows, done: (keep, rows[: len(keep)])),
-            "you cut rows off at the end. Those who leave may stand anywhere.",
+            "you cut rows off at the end. The rows that leave may be anywhere.",
         ),
         (_of(lambda keep, left, rows, done: (keep, rows)), _STILL),
         (_of(lambda keep, left, rows, done: (keep, rows.masked_fill(done, -1))), _STILL),
         (
             _of(lambda keep, left, rows, done: (keep, rows[keep].sort().values)),
-            "you sorted the rows. They stand in the order of their places: a row that was moved "
-            "may stand anywhere.",
+            "you sorted the rows. Keep them in the order of their places: a row that was moved "
+            "may be anywhere.",
         ),
         (
             _of(lambda keep, left, rows, done: (rows[keep], keep)),
@@ -110,21 +110,21 @@ EXERCISES["survivors"] = Exercise(
     rules=(_numbers("keep"), _numbers("rows")),
 )
 
-# --- scatter-back: (new (R,) int64, rows (R,) int64, count, pad_id) -> said (count,) int64 ---
+# --- scatter-back: (new (R,) int64, rows (R,) int64, count, pad_id) -> sampled (count,) int64 ---
 
 
 def scatter_back(new: Tensor, rows: Tensor, count: int, pad_id: int) -> Tensor:
-    """What the survivors say, at their requests' numbers; pad_id where the request has left."""
-    said = torch.full((count,), pad_id)  # (B,)
-    said[rows] = new
-    return said
+    """The survivors' ids, at their requests' numbers; pad_id where the request has left."""
+    sampled = torch.full((count,), pad_id)  # (B,)
+    sampled[rows] = new
+    return sampled
 
 
-def _sayings() -> Cases:
+def _sampled_ids() -> Cases:
     yield "the first has left", (torch.tensor([11, 12, 13]), torch.tensor([1, 2, 3]), 4, 7)
     yield "two have left", (torch.tensor([21, 22]), torch.tensor([1, 3]), 4, 7)
     yield "a row that was moved", (torch.tensor([33, 31]), torch.tensor([3, 1]), 4, 7)
-    yield "nobody has left", (torch.tensor([41, 42, 43]), torch.tensor([2, 0, 1]), 3, 7)
+    yield "no row has left", (torch.tensor([41, 42, 43]), torch.tensor([2, 0, 1]), 3, 7)
     draw = random.Random(9)
     for _ in range(20):
         count = draw.randint(2, 9)
@@ -140,42 +140,45 @@ def _at(index: Callable) -> Callable:
     return lambda new, rows, count, pad_id: scatter_back(new, index(rows, count), count, pad_id)
 
 
-_SHAPE = "said has one id for each request, also for those who left: int64, (count,)."
+_SHAPE = "sampled has one id per request, including those that have left: int64, (count,)."
 
 EXERCISES["scatter-back"] = Exercise(
     scatter_back,
-    results=("said",),
-    cases=_sayings,
+    results=("sampled",),
+    cases=_sampled_ids,
     mistakes=(
         (
             _at(lambda rows, count: torch.arange(len(rows))),
-            "you wrote by place. Whose place it is, says `rows`.",
+            "you wrote by place. `rows` tells which request each place belongs to.",
         ),
         (
             _at(lambda rows, count: torch.arange(count - len(rows), count)),
-            "you wrote to the end. Whose place it is, says `rows`.",
+            "you wrote to the end. `rows` tells which request each place belongs to.",
         ),
         (
             _at(lambda rows, count: rows.sort().values),
-            "rows need not be in order: a row that was moved stands anywhere. A mask forgets "
-            "that order.",
+            "rows need not be in order: a row that was moved may be anywhere. A mask loses that "
+            "order.",
         ),
         (
             lambda new, rows, count, pad_id: scatter_back(new, rows, count, 0),
-            "who has left gets pad_id, not 0.",
+            "a request that has left gets pad_id, not 0.",
         ),
         (
             lambda new, rows, count, pad_id: scatter_back(new, rows, count, -1),
-            "who has left gets pad_id, not -1.",
+            "a request that has left gets pad_id, not -1.",
         ),
         (
             lambda new, rows, count, pad_id: torch.full((count,), pad_id),
-            "nobody speaks. Write what the survivors say: said[rows] = new.",
+            "nothing was written. Write the survivors' ids: sampled[rows] = new.",
         ),
         (lambda new, rows, count, pad_id: new[rows.argsort()], _SHAPE),
     ),
     rules=(
-        ("said", lambda value: _SHAPE if value.dtype != torch.int64 or value.ndim != 1 else None),
+        (
+            "sampled",
+            lambda value: _SHAPE if value.dtype != torch.int64 or value.ndim != 1 else None,
+        ),
     ),
 )
 
@@ -191,9 +194,11 @@ def row_steps(lengths: list[int], slots: int, leave: bool) -> Counts:
     """
     batches = _cut(lengths, slots)
     steps = sum(map(max, batches))
-    # Row-steps after a row's own end, and those of seats that nobody took.
-    after = sum(max(batch) * len(batch) - sum(batch) for batch in batches)
-    empty = sum(max(batch) * (slots - len(batch)) for batch in batches)
+    # Row-steps after a row's own end, and those of slots that were never filled.
+    after = empty = 0
+    for batch in batches:
+        after += max(batch) * len(batch) - sum(batch)
+        empty += max(batch) * (slots - len(batch))
     if leave:
         return steps, sum(lengths), 0, empty + after
     return steps, sum(lengths), after, empty
@@ -208,18 +213,18 @@ def _queues() -> Cases:
         ends = "rows leave" if leave else "rows stay"
         yield f"one batch, {ends}", ([4, 12, 5, 17], 4, leave)
         yield f"two batches, {ends}", ([2, 6, 3, 5], 2, leave)
-        yield f"an empty seat, {ends}", ([5, 3, 4], 2, leave)
+        yield f"an empty slot, {ends}", ([5, 3, 4], 2, leave)
     draw = random.Random(10)
     for _ in range(20):
-        lengths = [draw.randint(1, 20) for _ in range(draw.randint(1, 12))]
+        lengths = random_numbers(draw, 12, 20)
         # No more slots than requests, as in `generate`.
         slots = draw.randint(1, min(5, len(lengths)))
         yield "random queues", (lengths, slots, draw.random() < 0.5)
 
 
-def _of_one_kind(steps: int, seats: int, lengths: list[int], leave: bool) -> Counts:
+def _of_one_kind(steps: int, slots: int, lengths: list[int], leave: bool) -> Counts:
     """All that is not real counts as idle if rows leave, and as wasted if they stay."""
-    rest = steps * seats - sum(lengths)
+    rest = steps * slots - sum(lengths)
     return (steps, sum(lengths), 0, rest) if leave else (steps, sum(lengths), rest, 0)
 
 
@@ -228,7 +233,7 @@ def _one_batch(lengths: list[int], slots: int, leave: bool) -> Counts:
 
 
 def _at_once(lengths: list[int], slots: int, leave: bool) -> Counts:
-    """Continuous batching: whoever is next takes the seat that is free first."""
+    """Continuous batching: the next request takes the slot that becomes free first."""
     ends = [0] * slots
     for length in lengths:
         ends[ends.index(min(ends))] += length
@@ -244,7 +249,7 @@ def _one_by_one(lengths: list[int], slots: int, leave: bool) -> Counts:
     return (sum(lengths), *row_steps(lengths, slots, leave)[1:])
 
 
-def _every_seat_real(lengths: list[int], slots: int, leave: bool) -> Counts:
+def _every_slot_real(lengths: list[int], slots: int, leave: bool) -> Counts:
     steps, _, wasted, idle = row_steps(lengths, slots, leave)
     return steps, steps * slots, wasted, idle
 
@@ -270,7 +275,7 @@ def _wasted_twice(lengths: list[int], slots: int, leave: bool) -> Counts:
     return steps, real, wasted, steps * slots - real
 
 
-_JOINED = "you let the next row in at once. Here a batch must end before the next one begins."
+_JOINED = "you admitted the next row at once. Here a batch must end before the next one begins."
 
 EXERCISES["row-steps"] = Exercise(
     row_steps,
@@ -279,50 +284,49 @@ EXERCISES["row-steps"] = Exercise(
     mistakes=(
         (
             lambda lengths, slots, leave: row_steps(lengths, slots, not leave),
-            "upside down: a row that stays wastes what comes after its end; one that leaves "
-            "makes its seat idle.",
+            "the wrong way round: a row that stays wastes the steps after its end; one that "
+            "leaves makes its slot idle.",
         ),
         (
             _one_by_one,
-            "rows of a batch share a step. A batch takes as many as its longest row.",
+            "the rows of a batch share a step. A batch takes as many steps as its longest row.",
         ),
         (_at_once, _JOINED),
         (
             _one_batch,
-            "you seated all rows at once. There are only `slots` seats: the others form the "
-            "next batch.",
+            "you ran all rows at once. Only `slots` of them fit: the others form the next batch.",
         ),
         (
             lambda lengths, slots, leave: row_steps(sorted(lengths), slots, leave),
             "the batches are taken in the order given, not sorted.",
         ),
         (
-            _every_seat_real,
-            "you counted every seat at every step as real. Real is what the rows say: their "
-            "lengths.",
+            _every_slot_real,
+            "you counted every slot at every step as real. Only those that generate a token are: "
+            "the rows' lengths.",
         ),
         (
             _empty_is_wasted,
-            "a seat that nobody ever took is idle, not wasted: no row is computed there.",
+            "a slot that was never filled is idle, not wasted: no row is computed there.",
         ),
         (
             _empty_not_counted,
-            "the last batch may be smaller than `slots`. Its empty seats are idle as well.",
+            "the last batch may be smaller than `slots`. Its empty slots are idle as well.",
         ),
         (_filled, _JOINED),
         (
             _full_batches,
-            "you left out the last batch, since it isn't full. It is computed all the same.",
+            "you left out the last batch because it isn't full. It is computed all the same.",
         ),
         (
             lambda lengths, *rest: row_steps([length - 1 for length in lengths], *rest),
-            "the lengths have the stop id in them, and the row that says it is computed. Take "
-            "nothing off.",
+            "the lengths include the stop id, and the step that samples it is computed. Subtract "
+            "nothing.",
         ),
         (
             _wasted_twice,
-            "you counted some as wasted and idle. Real, wasted and idle together are slots "
-            "times steps.",
+            "you counted some row-steps as both wasted and idle. Real, wasted and idle together "
+            "are slots times steps.",
         ),
     ),
 )

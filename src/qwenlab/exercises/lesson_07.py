@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from qwenlab.exercises import Cases, Exercise
+from qwenlab.exercises import Cases, Exercise, random_numbers
 
 EXERCISES: dict[str, Exercise] = {}
 
@@ -16,7 +16,7 @@ def static_steps(lengths: list[int], slots: int) -> int:
 
 
 def continuous_steps(lengths: list[int], slots: int) -> int:
-    """Whoever is next takes the seat that is free first."""
+    """The next request takes the slot that becomes free first."""
     ends = [0] * slots
     for length in lengths:
         ends[ends.index(min(ends))] += length
@@ -32,16 +32,20 @@ def _turns(lengths: list[int], slots: int) -> int:
 
 
 def _runs() -> Cases:
-    yield "all have a seat", ([5, 2, 3], 3)
+    yield "all have a slot", ([5, 2, 3], 3)
     yield "a last batch that is not full", ([1, 5, 1, 6, 2], 2)
-    yield "seats that can't all be full", ([3, 3, 2, 2, 2], 2)
+    yield "slots that can't all be full", ([3, 3, 2, 2, 2], 2)
     yield "a long one at the head", ([6, 1, 1, 1, 1, 1], 2)
     yield "a long one at the end", ([1, 1, 1, 6], 2)
-    yield "one seat", ([3, 1, 2], 1)
+    yield "one slot", ([3, 1, 2], 1)
     draw = random.Random(10)
     for _ in range(20):
-        lengths = [draw.randint(1, 30) for _ in range(draw.randint(1, 20))]
+        lengths = random_numbers(draw, 20, 30)
         yield "random lengths", (lengths, draw.randint(1, 6))
+
+
+def _shifted(lengths: list[int], by: int) -> list[int]:
+    return [length + by for length in lengths]
 
 
 def _full_batches(lengths: list[int], slots: int) -> int:
@@ -49,11 +53,11 @@ def _full_batches(lengths: list[int], slots: int) -> int:
 
 
 _GAPS = (
-    "no schedule fills every seat to the end. An answer can't be cut in two and said in two "
-    "seats at once."
+    "no schedule fills every slot to the end. An answer can't be split and generated in two slots "
+    "at once."
 )
 _SORTED = (
-    "you sorted the line for continuous. Nobody knows the lengths beforehand, and the line has "
+    "you sorted the queue for continuous. Nobody knows the lengths beforehand, and the queue has "
     "an order."
 )
 
@@ -67,15 +71,15 @@ EXERCISES["schedule-steps"] = Exercise(
             "the two values are swapped: static comes first.",
         ),
         (
-            lambda lengths, slots: schedule_steps([length + 1 for length in lengths], slots),
-            "the prefill says the first token. A request of length L takes L steps, not L + 1.",
+            lambda lengths, slots: schedule_steps(_shifted(lengths, 1), slots),
+            "the prefill yields the first token. A request of length L takes L steps, not L + 1.",
         ),
         (
             lambda lengths, slots: (
                 static_steps(lengths, slots),
-                continuous_steps([length + 1 for length in lengths], slots) - 1,
+                continuous_steps(_shifted(lengths, 1), slots) - 1,
             ),
-            "a seat that gets free in one step is taken in the next. No step lies between.",
+            "a slot that becomes free in one step is taken in the very next one.",
         ),
         (
             lambda lengths, slots: (sum(lengths), continuous_steps(lengths, slots)),
@@ -86,26 +90,26 @@ EXERCISES["schedule-steps"] = Exercise(
             "a batch holds `slots` requests.",
         ),
         (
-            lambda lengths, slots: schedule_steps([length - 1 for length in lengths], slots),
-            "the prefill is a step, too. A request of length L takes L steps, not L - 1.",
+            lambda lengths, slots: schedule_steps(_shifted(lengths, -1), slots),
+            "the prefill is a step too. A request of length L takes L steps, not L - 1.",
         ),
         (
             lambda lengths, slots: (
                 static_steps(sorted(lengths), slots),
                 continuous_steps(lengths, slots),
             ),
-            "static takes the line as it stands, in order of arrival. Don't sort it.",
+            "static takes the queue as it is, in order of arrival. Don't sort it.",
         ),
         (
             lambda lengths, slots: (
                 _full_batches(lengths, slots),
                 continuous_steps(lengths, slots),
             ),
-            "you left out the last batch, since it isn't full. It runs all the same.",
+            "you left out the last batch because it isn't full. It runs all the same.",
         ),
         (
             lambda lengths, slots: (static_steps(lengths, slots),) * 2,
-            "this is static twice. With continuous batching nobody waits for the end of a batch.",
+            "this is static twice. In continuous batching no request waits for a batch to end.",
         ),
         (
             lambda lengths, slots: (
@@ -131,12 +135,12 @@ EXERCISES["schedule-steps"] = Exercise(
         (lambda lengths, slots: (static_steps(lengths, slots), -(-sum(lengths) // slots)), _GAPS),
         (
             lambda lengths, slots: (static_steps(lengths, slots), _turns(lengths, slots)),
-            "you dealt the seats out in turn. The next in line takes the seat that is free first.",
+            "you dealt out the slots in turn. The next request takes the slot that is free first.",
         ),
     ),
 )
 
-# --- admit: (waiting, held, free, budget) -> how many of the line get a seat ---
+# --- admit: (waiting, held, free, budget) -> how many waiting requests get a slot ---
 
 
 def admit(
@@ -145,58 +149,61 @@ def admit(
     free: int,
     budget: int,
     overtake: bool = False,
-    says: int = 1,
+    sampled: int = 1,
     adds: bool = True,
 ) -> int:
-    """How many of the line are admitted. A newcomer takes its prompt and its first token.
+    """How many waiting requests are admitted. Each takes its prompt and its first token.
 
-    waiting: prompt lengths in order of arrival. overtake, says and adds make mistaken ways.
+    waiting: prompt lengths in order of arrival. overtake, sampled and adds produce mistakes.
     """
-    seated = 0
+    admitted = 0
     for length in waiting:
-        if seated == free or (held + length + says > budget and not overtake):
+        if admitted == free or (held + length + sampled > budget and not overtake):
             break
-        if held + length + says <= budget:
-            seated += 1
+        if held + length + sampled <= budget:
+            admitted += 1
             if adds:
-                held += length + says
-    return seated
+                held += length + sampled
+    return admitted
 
 
 def _lines() -> Cases:
     yield "room for all", ([5, 3], 10, 4, 100)
-    yield "more in line than seats", ([6, 2, 4], 0, 2, 100)
+    yield "more waiting than slots", ([6, 2, 4], 0, 2, 100)
     yield "prompts larger than the budget", ([50, 60], 0, 2, 40)
     yield "newcomers add up", ([10, 10, 10], 0, 3, 25)
     yield "a token each for the answer", ([10, 10], 0, 2, 21)
-    yield "what runs already holds some", ([10, 10], 30, 4, 41)
+    yield "running requests hold some", ([10, 10], 30, 4, 41)
     yield "the longest at the head", ([8, 3, 2], 0, 3, 10)
     yield "a head that does not fit", ([30, 2], 5, 2, 20)
     draw = random.Random(9)
     for _ in range(20):
-        line = [draw.randint(1, 30) for _ in range(draw.randint(0, 8))]
-        yield "random lines", (line, draw.randint(0, 60), draw.randint(0, 6), draw.randint(60, 150))
+        line = random_numbers(draw, 8, 30, fewest=0)
+        yield (
+            "random queues",
+            (line, draw.randint(0, 60), draw.randint(0, 6), draw.randint(60, 150)),
+        )
 
 
-def _all_or_nobody(line: list[int], held: int, free: int, budget: int) -> int:
-    seats = min(free, len(line))
-    return seats if admit(line, held, free, budget) == seats else 0
+def _all_or_none(line: list[int], held: int, free: int, budget: int) -> int:
+    slots = min(free, len(line))
+    return slots if admit(line, held, free, budget) == slots else 0
 
 
 EXERCISES["admit"] = Exercise(
     admit,
-    results=("seated",),
+    results=("admitted",),
     cases=_lines,
-    # In reverse: of two that give the same on a case, the first is the one that was right on the
-    # cases before.
+    # In this order, because of two mistakes with the same result on a case the first is shown: it
+    # must be the one that passes the cases before.
     mistakes=(
         (
             lambda *given: admit(*given, overtake=True),
-            "somebody was overtaken for being long. Where the head does not fit, the line stops.",
+            "a long request was overtaken. Where the head of the queue does not fit, stop.",
         ),
         (
             lambda line, *rest: admit(sorted(line), *rest),
-            "you let the shortest in first. The line is served in order of arrival.",
+            "you admitted the shortest first. The queue is served in order of arrival.",
         ),
         (
             lambda line, held, free, budget: admit(line, held, free, budget - 1),
@@ -204,43 +211,43 @@ EXERCISES["admit"] = Exercise(
         ),
         (
             lambda line, held, *rest: admit(line, 0, *rest),
-            "those who run hold tokens already: start from `held`.",
+            "running requests already hold tokens: start from `held`.",
         ),
         (
-            lambda *given: admit(*given, says=0),
-            "a newcomer says a token in the same step. It takes its length and one more.",
+            lambda *given: admit(*given, sampled=0),
+            "a new request samples a token in the same step. It takes its length and one more.",
         ),
         (
             lambda *given: admit(*given, adds=False),
-            "each fits alone, but not together. What a newcomer takes is gone for the next.",
+            "each fits alone, but not all together. What one takes is gone for the next.",
         ),
         (
             lambda line, held, free, _: admit(line, held, free, 10**9),
-            "nobody looked at the budget.",
+            "you did not use the budget.",
         ),
         (
             lambda line, held, free, budget: min(
                 len(line), free, admit(line, held, free, budget) + 1
             ),
-            "you count the one who doesn't fit any more. Look whether somebody fits before you "
-            "count.",
+            "you count the first request that no longer fits. Check that it fits before you "
+            "count it.",
         ),
         (
-            _all_or_nobody,
-            "you let in all or nobody. Whoever fits gets a seat, also where those behind don't.",
+            _all_or_none,
+            "you admit all or none. A request that fits gets a slot even if later ones don't.",
         ),
         (
             lambda line, held, free, budget: admit(line, held, len(line), budget),
-            "there are only `free` seats.",
+            "there are only `free` slots.",
         ),
         (
             lambda line, *rest: len(line) - admit(line, *rest),
-            "these are the ones who stay in line. Count who leaves it.",
+            "these are the requests that stay in the queue. Count those that leave it.",
         ),
     ),
 )
 
-# --- next-chunk: (size, read, decoding, room) -> start, end, speaks ---
+# --- next-chunk: (size, read, decoding, room) -> start, end, samples ---
 
 
 def next_chunk(size: int, read: int, decoding: int, room: int) -> tuple[int, int, bool]:
@@ -251,9 +258,9 @@ def next_chunk(size: int, read: int, decoding: int, room: int) -> tuple[int, int
 
 def _parts() -> Cases:
     yield "a short prompt", (5, 0, 0, 8)
-    yield "nobody else", (20, 0, 0, 8)
+    yield "no row decodes", (20, 0, 0, 8)
     yield "three rows decode", (20, 0, 3, 8)
-    yield "some is read already", (20, 5, 3, 8)
+    yield "part of it prefilled already", (20, 5, 3, 8)
     yield "the last part", (12, 10, 3, 8)
     yield "the last part just fits", (10, 5, 3, 8)
     yield "more rows than room", (20, 4, 9, 8)
@@ -274,36 +281,36 @@ def _ends(end: Callable) -> Callable:
 
 
 def _last(*given: int) -> tuple[int, int, bool]:
-    start, end, speaks = next_chunk(*given)
-    return start, end - 1, speaks
+    start, end, samples = next_chunk(*given)
+    return start, end - 1, samples
 
 
 def _count(size: int, read: int, decoding: int, room: int) -> tuple[int, int, bool]:
-    start, end, speaks = next_chunk(size, read, decoding, room)
-    return start, end - start, speaks
+    start, end, samples = next_chunk(size, read, decoding, room)
+    return start, end - start, samples
 
 
 EXERCISES["next-chunk"] = Exercise(
     next_chunk,
-    results=("start", "end", "speaks"),
+    results=("start", "end", "samples"),
     cases=_parts,
     mistakes=(
         (
             lambda *given: (*next_chunk(*given)[:2], True),
-            "a row speaks only once its whole prompt is read.",
+            "a row samples only once its whole prompt has been read.",
         ),
         (
             lambda size, read, _, room: next_chunk(size, read, 0, room),
-            "rows that decode take a token of room each.",
+            "each row that decodes takes one token of the room.",
         ),
-        (_count, "end is a place in the prompt, not how many tokens are read."),
+        (_count, "end is a position in the prompt, not the number of tokens read."),
         (
             lambda size, read, *rest: next_chunk(size, 0, *rest),
-            "what was read in earlier steps is in the state. Go on at `read`.",
+            "what earlier steps read is in the state. Continue from `read`.",
         ),
         (
             lambda *given: (*next_chunk(*given)[:2], False),
-            "with its last part a prompt is whole, and the row speaks.",
+            "the last part completes the prompt, so the row samples.",
         ),
         (
             _ends(lambda size, read, left: read + max(0, left)),
@@ -311,16 +318,16 @@ EXERCISES["next-chunk"] = Exercise(
         ),
         (
             _ends(lambda size, read, left: min(size, read + max(0, left - 1))),
-            "the token that the row says takes no room: it is computed in the next step. Only "
-            "what is read counts.",
+            "the token that the row samples takes no room, because it is computed in the next "
+            "step. Only what is read counts.",
         ),
         (
             _ends(lambda size, read, left: size if size - read <= left else read),
-            "a prompt may be read in parts. What there is room for is read now.",
+            "a prompt may be read in parts. Read as much as there is room for.",
         ),
         (
             _ends(lambda size, read, left: min(size, read + left)),
-            "no room is left, and your part ends before it starts. Read nothing in this step.",
+            "no room is left, so your part ends before it starts. Read nothing in this step.",
         ),
         (
             _ends(lambda size, read, left: min(size, read + max(1, left))),
@@ -328,7 +335,7 @@ EXERCISES["next-chunk"] = Exercise(
         ),
         (
             _last,
-            "end is the place behind the last token that is read, as in prompt[start:end].",
+            "end is the position after the last token that is read, as in prompt[start:end].",
         ),
     ),
 )

@@ -7,7 +7,7 @@ from itertools import product, takewhile
 import torch
 from torch import Tensor
 
-from qwenlab.exercises import Cases, Exercise
+from qwenlab.exercises import Cases, Exercise, random_numbers
 
 EXERCISES: dict[str, Exercise] = {}
 
@@ -24,32 +24,39 @@ def _agree(column: tuple[int, ...]) -> bool:
 
 
 def common_prefix(prompts: list[list[int]]) -> int:
-    """What all begin with, but for the last token of the shortest at the latest."""
-    return _alike([ids[:-1] for ids in prompts])
+    """The length of what all prompts begin with, less than that of the shortest prompt."""
+    return _alike(_without_last(prompts))
+
+
+def _without_last(prompts: list[list[int]]) -> list[list[int]]:
+    return [ids[:-1] for ids in prompts]
 
 
 def _prompts() -> Cases:
-    yield "prompts that part in the middle", ([[5, 6, 7, 8, 1], [5, 6, 9, 4, 1], [5, 6, 7, 9, 9]],)
+    yield (
+        "prompts that diverge in the middle",
+        ([[5, 6, 7, 8, 1], [5, 6, 9, 4, 1], [5, 6, 7, 9, 9]],),
+    )
     yield "nothing in common", ([[1, 2, 3, 5], [4, 3, 2, 6]],)
-    yield "a prompt that is the beginning of another", ([[3, 4, 5], [3, 4, 5, 6, 7]],)
+    yield "a prompt that is a prefix of another", ([[3, 4, 5], [3, 4, 5, 6, 7]],)
     yield "equal prompts", ([[3, 4, 5], [3, 4, 5]],)
-    yield "the same id again after the parting", ([[1, 2, 3, 4, 5], [1, 9, 3, 4, 6]],)
-    yield "the third prompt parts first", ([[1, 2, 3, 4], [1, 2, 3, 5], [1, 7, 3, 4]],)
+    yield "the same id again after diverging", ([[1, 2, 3, 4, 5], [1, 9, 3, 4, 6]],)
+    yield "the third prompt diverges first", ([[1, 2, 3, 4], [1, 2, 3, 5], [1, 7, 3, 4]],)
     yield "a prompt of one token", ([[1, 2, 3], [1]],)
     yield "one prompt only", ([[4, 5, 6]],)
     draw = random.Random(10)
     for _ in range(20):
         common = draw.choices(range(9), k=draw.randint(0, 6))
         fewest = 0 if common else 1
-        rests = [
-            draw.choices(range(3), k=draw.randint(fewest, 4)) for _ in range(draw.randint(1, 4))
-        ]
-        yield "random prompts", ([common + rest for rest in rests],)
+        prompts = []
+        for _ in range(draw.randint(1, 4)):
+            prompts.append(common + draw.choices(range(3), k=draw.randint(fewest, 4)))
+        yield "random prompts", (prompts,)
 
 
 def _equal_columns(prompts: list[list[int]]) -> int:
-    shorter = [ids[:-1] for ids in prompts]
-    return len(list(filter(_agree, zip(*shorter, strict=False))))
+    columns = zip(*_without_last(prompts), strict=False)
+    return sum(map(_agree, columns))
 
 
 EXERCISES["common-prefix"] = Exercise(
@@ -59,33 +66,33 @@ EXERCISES["common-prefix"] = Exercise(
     mistakes=(
         (
             _alike,
-            "somebody has no token left to read, and no logits then. Leave each prompt at least "
-            "its last one.",
+            "one prompt has no token left to read, and so no logits. Leave each prompt at least "
+            "its last token.",
         ),
         (
             lambda prompts: max(0, _alike(prompts) - 1),
-            "one token less is needed only where a prompt would be used up.",
+            "subtract one token only where a prompt would otherwise be used up.",
         ),
         (
             _equal_columns,
-            "you count equal columns behind the parting too. A beginning ends at the first "
+            "you also count equal columns after the prompts diverge. A prefix ends at the first "
             "difference.",
         ),
         (
             lambda prompts: common_prefix(prompts[:2]),
-            "you compare two of the prompts. All of them must agree.",
+            "you compare only two of the prompts. All of them must agree.",
         ),
         (
             lambda prompts: common_prefix(prompts[:: max(1, len(prompts) - 1)]),
-            "you compare the first and the last only.",
+            "you compare only the first and the last.",
         ),
         (
             lambda prompts: len(set.intersection(*map(set, prompts))),
-            "ids that all have are not a beginning: compare place by place.",
+            "ids that all prompts contain are not a prefix: compare position by position.",
         ),
         (
             lambda prompts: min(map(len, prompts)) - 1,
-            "so much would be possible by the lengths. Compare the ids, too.",
+            "the lengths alone would allow that much. Compare the ids too.",
         ),
     ),
 )
@@ -115,7 +122,7 @@ def _rows() -> Cases:
 
 
 def _mixed(*results: list) -> Iterator[tuple[Callable, str]]:
-    """Mistakes: each result in its right way or a wrong one, and the first wrong result's hint.
+    """Mistakes: each result computed rightly or wrongly, and the hint of the first wrong one.
 
     A result is a list of (way, hint), the right way first.
     """
@@ -128,12 +135,12 @@ def _mixed(*results: list) -> Iterator[tuple[Callable, str]]:
 
 
 _BLOCKS = (
-    "the whole batch stands behind itself. The copies of one prompt belong together: row i*n+k "
-    "is sample k of i."
+    "you repeated the batch as a whole. The copies of one prompt belong together: row i*n+k is "
+    "sample k of i."
 )
 _TOKENS = "you repeated tokens. Rows are dim 0."
 _NUMBERS = "{} is (B * n,) int64, one number for each row of the result."
-_SWAPPED = "prompt and sample are swapped: the prompt stays the same for n rows, the sample counts."
+_SWAPPED = "prompt and sample are swapped: the prompt stays the same for n rows."
 
 EXERCISES["repeat-rows"] = Exercise(
     repeat_rows,
@@ -152,8 +159,8 @@ EXERCISES["repeat-rows"] = Exercise(
                 (lambda rows, n: _numbers(rows, n)[1], _SWAPPED),
                 (
                     lambda rows, n: torch.arange(len(rows)).repeat(n),
-                    "the rows are right, but the prompts' numbers do not go with them: each "
-                    "stays for n rows.",
+                    "the rows are right, but the prompts' numbers do not match them: repeat each "
+                    "for n rows.",
                 ),
                 (lambda rows, n: torch.arange(len(rows)), _NUMBERS.format("prompt")),
             ],
@@ -162,13 +169,13 @@ EXERCISES["repeat-rows"] = Exercise(
                 (lambda rows, n: _numbers(rows, n)[0], _SWAPPED),
                 (
                     lambda rows, n: torch.arange(len(rows) * n),
-                    "sample counts from 0 again for each prompt. It is a place in the prompt's "
-                    "own n, not in all rows.",
+                    "sample starts from 0 again for each prompt: it numbers the n answers of one "
+                    "prompt, not all rows.",
                 ),
                 (
                     lambda rows, n: torch.arange(n).repeat_interleave(len(rows)),
-                    "the samples of one prompt stand together: their numbers count from 0 to n "
-                    "- 1, then again.",
+                    "the samples of one prompt are adjacent: their numbers run from 0 to n - 1, "
+                    "then start again.",
                 ),
                 (lambda rows, n: torch.arange(n), _NUMBERS.format("sample")),
             ],
@@ -213,10 +220,10 @@ def _lengths() -> Cases:
     yield "one prompt, four answers", ([9], 8, 4)
     yield "three prompts, one answer", ([9, 12, 7], 5, 1)
     yield "three prompts, four answers", ([9, 12, 7], 5, 4)
-    yield "a prompt that is the beginning of another", ([6, 9], 5, 3)
+    yield "a prompt that is a prefix of another", ([6, 9], 5, 3)
     draw = random.Random(12)
     for _ in range(20):
-        lengths = [draw.randint(1, 60) for _ in range(draw.randint(1, 5))]
+        lengths = random_numbers(draw, 5, 60)
         common = min(lengths) - 1 if len(lengths) == 1 else draw.randint(0, min(lengths) - 1)
         yield "random prompts", (lengths, common, draw.randint(1, 6))
 
@@ -230,23 +237,22 @@ def _padded(lengths: list[int], common: int, n: int) -> int:
     return n * len(lengths) * max(lengths)
 
 
-def _shared(wrong: Callable) -> Iterator[Callable]:
-    """Uses wrong(lengths, n) where answers share and where all do, then in each place alone."""
-    yield lambda lengths, common, n: (
-        n * sum(lengths),
-        wrong(lengths, n),
-        common + wrong(_rests(lengths, common), n),
-    )
-    yield _changed(
-        lambda apart, answers, everybody, lengths, common, n: (apart, wrong(lengths, n), everybody)
-    )
-    yield _changed(
-        lambda apart, answers, everybody, lengths, common, n: (
-            apart,
-            answers,
-            common + wrong(_rests(lengths, common), n),
-        )
-    )
+def _shared(wrong: Callable, hint: str) -> Iterator[tuple[Callable, str]]:
+    """Mistakes that use wrong(lengths, n) for both shared counts, then for each of them alone."""
+
+    def within_all(lengths: list[int], common: int, n: int) -> int:
+        return common + wrong(_rests(lengths, common), n)
+
+    def both(lengths: list[int], common: int, n: int) -> tuple[int, int, int]:
+        return n * sum(lengths), wrong(lengths, n), within_all(lengths, common, n)
+
+    def only_answers(lengths: list[int], common: int, n: int) -> tuple[int, int, int]:
+        apart, _, everybody = prefill_tokens(lengths, common, n)
+        return apart, wrong(lengths, n), everybody
+
+    yield both, hint
+    yield only_answers, hint
+    yield _all(within_all), hint
 
 
 def _all(wrong: Callable) -> Callable:
@@ -255,7 +261,7 @@ def _all(wrong: Callable) -> Callable:
 
 
 _LOGITS = (
-    "a copy has no logits. Each row reads its prompt's last token by itself: T - 1 once, and n."
+    "a copied state has no logits. Each row reads its prompt's last token: T - 1 once, plus n."
 )
 _TWICE = "the last token is counted once too often: T - 1 tokens are shared, not T."
 _ONCE = "you add n once. Each prompt has n rows of its own, and each of them reads a last token."
@@ -266,44 +272,44 @@ EXERCISES["prefill-tokens"] = Exercise(
     results=("apart", "answers", "all"),
     cases=_lengths,
     mistakes=(
-        *((wrong, _LOGITS) for wrong in _shared(lambda lengths, n: sum(lengths))),
-        *((wrong, _LOGITS) for wrong in _shared(lambda lengths, n: _answers(lengths, 0))),
-        *((wrong, _TWICE) for wrong in _shared(lambda lengths, n: _answers(lengths, n + 1))),
+        *_shared(lambda lengths, n: sum(lengths), _LOGITS),
+        *_shared(lambda lengths, n: _answers(lengths, 0), _LOGITS),
+        *_shared(lambda lengths, n: _answers(lengths, n + 1), _TWICE),
         (
             _all(
                 lambda lengths, common, n: (
                     common * len(lengths) + _answers(_rests(lengths, common), n)
                 )
             ),
-            "with all prompts sharing, the common part is read once, not once a prompt.",
+            "where all prompts share, the common prefix is read once, not once per prompt.",
         ),
         (
             _all(lambda lengths, common, n: common + n * sum(_rests(lengths, common))),
-            "behind the common part, the answers of a prompt still share what is left of it.",
+            "after the common prefix, the answers to a prompt still share the rest of it.",
         ),
         (
             _all(lambda lengths, common, n: _answers(_rests(lengths, common), n)),
-            "with all prompts sharing, somebody must read the common part, too: once.",
+            "where all prompts share, the common prefix must be read too: once.",
         ),
         (
             _all(lambda lengths, common, n: common + _answers(lengths, n)),
-            "behind the common part only T - common tokens are left of a prompt.",
+            "after the common prefix only T - common tokens of a prompt are left.",
         ),
         (
             _changed(
                 lambda apart, answers, everybody, lengths, *_: (sum(lengths), answers, everybody)
             ),
-            "apart, each answer reads its own prompt: n times all lengths.",
+            "apart, each answer reads its prompt for itself: n times all lengths.",
         ),
         (
             _changed(
                 lambda apart, *both_and_given: (_padded(*both_and_given[2:]), *both_and_given[:2])
             ),
-            "pads are no tokens of a prompt: add up the lengths as they are.",
+            "pads are not prompt tokens: add up the lengths as they are.",
         ),
         (_changed(lambda apart, answers, everybody, *_: (apart, everybody, answers)), _ORDER),
         (lambda *given: prefill_tokens(*given)[::-1], _ORDER),
-        *((wrong, _ONCE) for wrong in _shared(lambda lengths, n: _answers(lengths, 0) + n)),
+        *_shared(lambda lengths, n: _answers(lengths, 0) + n, _ONCE),
     ),
     rules=(
         (

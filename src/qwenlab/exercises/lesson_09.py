@@ -10,7 +10,7 @@ from qwenlab.exercises import Cases, Exercise
 
 EXERCISES: dict[str, Exercise] = {}
 
-# --- delta-step: (q, k, v, decay, beta, memory) -> memory, said (N, Dv) ---
+# --- delta-step: (q, k, v, decay, beta, memory) -> memory, output (N, Dv) ---
 #     q, k (N, Dk); v (N, Dv); decay, beta (N,); memory (N, Dk, Dv)
 
 
@@ -22,7 +22,8 @@ def _delta(
 ) -> Callable:
     """The rule, or a mistaken one.
 
-    ask and read say which table is asked and read; known, how much of its answer is subtracted.
+    ask and read choose the table that the key asks and that the query reads; known is the factor
+    with which the stored value is subtracted.
     """
 
     def step(
@@ -79,11 +80,11 @@ def _transposed(
     """Asks and writes as if rows of the table were the values."""
     if memory.shape[1] != memory.shape[2]:
         return memory, v
-    new, said = delta_step(q, k, v, decay, beta, memory.mT)
-    return new.mT.contiguous(), said
+    new, output = delta_step(q, k, v, decay, beta, memory.mT)
+    return new.mT.contiguous(), output
 
 
-def _turned_round(
+def _outer_product_transposed(
     q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, memory: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Asks as it should, but writes the outer product of the value and the key."""
@@ -94,11 +95,11 @@ def _turned_round(
     return new, (q[:, None] @ new)[:, 0]
 
 
-def _first_said(
+def _stored_value(
     q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, memory: Tensor
 ) -> tuple[Tensor, Tensor]:
-    said = k[:, None] @ (decay[:, None, None] * memory)
-    return delta_step(q, k, v, decay, beta, memory)[0], said[:, 0]
+    stored = k[:, None] @ (decay[:, None, None] * memory)
+    return delta_step(q, k, v, decay, beta, memory)[0], stored[:, 0]
 
 
 def _both_in_shape(memory: Tensor) -> str | None:
@@ -108,7 +109,7 @@ def _both_in_shape(memory: Tensor) -> str | None:
 
 EXERCISES["delta-step"] = Exercise(
     delta_step,
-    results=("memory", "said"),
+    results=("memory", "output"),
     cases=_tables,
     mistakes=(
         (
@@ -117,28 +118,28 @@ EXERCISES["delta-step"] = Exercise(
         ),
         (
             _with(lambda q, k, v, d, b, m: (q, k, v, d, torch.ones_like(b), m)),
-            "all is written: beta is not used.",
+            "everything is written in full: beta is not used.",
         ),
         (
             _with(lambda q, k, v, d, b, m: (q, k, v, d.exp(), b, m)),
-            "decay is given as it is. It is no logarithm.",
+            "decay is given as such, not as its logarithm.",
         ),
         (
             _with(lambda q, k, v, d, b, m: (k, k, v, d, b, m)),
-            "the key asks before the correction, the query reads.",
+            "the key asks before the correction, but it is the query that reads after it.",
         ),
         (
             _delta(known=0),
-            "you add the value whatever the table says already. Ask first, write the difference.",
+            "you add the value whatever is stored already. Ask first, then write the difference.",
         ),
-        (_delta(known=-1), "the wrong sign: write the value less what the table says."),
+        (_delta(known=-1), "the wrong sign: write the value minus what is stored."),
         (
             _delta(ask=lambda old, faded: old),
             "you asked the table before it had faded. Fade first, then ask.",
         ),
         (
             _delta(fade_late=True),
-            "you faded last, so what was just written has faded too. Fade first.",
+            "you faded last, so the value just written has faded too. Fade first.",
         ),
         (
             _delta(read=lambda old, faded, new: faded),
@@ -146,30 +147,33 @@ EXERCISES["delta-step"] = Exercise(
         ),
         (
             _delta(read=lambda old, faded, new: old),
-            "you read the table that you were given, not the new one.",
+            "you read the table you were given, not the new one.",
         ),
         (
-            _first_said,
-            "this is what the table said to the key before the correction. Ask again, with the "
+            _stored_value,
+            "this is what was stored under the key before the correction. Ask again, with the "
             "query.",
         ),
         (
             _with(lambda q, k, v, d, b, m: (q, k, b[:, None] * v, d, torch.ones_like(b), m)),
-            "beta scales the whole difference, v - said.",
+            "beta scales the whole difference, v - stored.",
         ),
         (
             _with(lambda q, k, v, d, b, m: (q / q.shape[-1] ** 0.5, k, v, d, b, m)),
-            "the query is used as given; the layer has scaled it before.",
+            "use the query as given; the layer has scaled it already.",
         ),
-        (_turned_round, "the outer product is turned round: k[:, :, None] * x[:, None, :]."),
+        (
+            _outer_product_transposed,
+            "the outer product is the wrong way round: k[:, :, None] * x[:, None, :].",
+        ),
         (
             _transposed,
-            "transposed: lines of a table are the key's numbers, columns the value's. k[:, :, "
-            "None] is a line.",
+            "transposed: a table has one row per number of the key, one column per number of "
+            "the value.",
         ),
         (
             lambda *given: delta_step(*given)[::-1],
-            "the two values are swapped: memory comes first, then said.",
+            "the two values are swapped: memory comes first, then the output.",
         ),
     ),
     rules=(("memory", _both_in_shape),),
@@ -237,7 +241,7 @@ def _counted(numbers: Callable) -> Callable:
 
 
 def _as_if(change: Callable) -> Callable:
-    """The right count for a config with the entries that change(config) gives."""
+    """The right count for a config with the entries of change(config) replaced."""
     return lambda config, tokens, size: state_bytes({**config, **change(config)}, tokens, size)
 
 
@@ -251,7 +255,7 @@ def _all_full(config: dict) -> dict:
 
 
 def _with_channels(keys: int, values: int) -> Callable:
-    """Counts so many times the keys and values among the window's channels."""
+    """Counts the keys and values this many times among the window's channels."""
 
     def numbers(cache: int, windows: int, memories: int, of: dict, tokens: int, size: int) -> int:
         k, v = _widths(of)
@@ -279,7 +283,7 @@ EXERCISES["state-bytes"] = Exercise(
         ),
         (
             _counted(lambda c, w, m, of, t, s: c + w + m),
-            "you counted numbers. Each of them takes bytes.",
+            "you counted numbers. Each of them takes `size` or 4 bytes.",
         ),
         (_counted(lambda c, w, m, of, t, s: s * c + 4 * m), "the windows are missing."),
         (
@@ -292,7 +296,7 @@ EXERCISES["state-bytes"] = Exercise(
         ),
         (
             _counted(lambda c, w, m, of, t, s: s * (c // 2 + w) + 4 * m),
-            "keys and values: one of them is missing.",
+            "keys or values: one of them is missing.",
         ),
         (
             _counted(lambda c, w, m, of, t, s: s * (_parts(_all_full(of), t)[0] + w) + 4 * m),
@@ -307,7 +311,7 @@ EXERCISES["state-bytes"] = Exercise(
         ),
         (
             _counted(lambda c, w, m, of, t, s: s * (c + w) + 4 * m // of["linear_num_value_heads"]),
-            "one table a layer. There is one for each value head.",
+            "you counted one table per layer. There is one for each value head.",
         ),
         (
             _counted(
@@ -315,19 +319,19 @@ EXERCISES["state-bytes"] = Exercise(
                     s * (c + w) + 4 * m * of["linear_num_key_heads"] // of["linear_num_value_heads"]
                 )
             ),
-            "tables are counted by the value heads. Key heads are shared among them.",
+            "there is one table per value head. The key heads are shared among them.",
         ),
         (
             _counted(lambda c, w, m, of, t, s: s * (c + w) + 4 * m * t),
-            "a table does not grow with the tokens.",
+            "a table does not grow with the number of tokens.",
         ),
         (
             _as_if(_one_in_four),
-            "count the kinds in layer_types; not every model has one full layer in four.",
+            "count the kinds in layer_types: not every model has one full layer in four.",
         ),
         (
             _as_if(lambda of: {"num_key_value_heads": of["num_attention_heads"]}),
-            "caches are counted by num_key_value_heads, not by the query heads.",
+            "a cache has num_key_value_heads heads, not as many as there are query heads.",
         ),
         *((_with_channels(*counts), _CHANNELS) for counts in [(1, 1), (1, 2), (2, 2)]),
         (
@@ -339,6 +343,6 @@ EXERCISES["state-bytes"] = Exercise(
         (_counted(lambda c, w, m, of, t, s: 4 * m), _THREE),
     ),
     rules=(
-        ("bytes", lambda _: "print your three parts by themselves and compare each with the text."),
+        ("bytes", lambda _: "print your three parts separately and compare each with the text."),
     ),
 )

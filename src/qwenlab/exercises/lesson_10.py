@@ -57,7 +57,7 @@ EXERCISES["hide-gates"] = Exercise(
     mistakes=(
         (
             lambda g, b, real: (g * real[..., None], b * real[..., None]),
-            "0 x NaN is NaN. Multiplying does not replace what stands at a pad; masked_fill does.",
+            "0 x NaN is NaN. Multiplying does not replace the value at a pad; masked_fill does.",
         ),
         (
             lambda g, b, real: (hide_gates(g, b, real)[0], b * real[..., None]),
@@ -77,7 +77,7 @@ EXERCISES["hide-gates"] = Exercise(
         ),
         (
             lambda g, b, real: hide_gates(g, b, real, -torch.inf),
-            "a log-decay of -inf wipes the table. 0 leaves it as it is.",
+            "a log-decay of -inf erases the table. 0 leaves it as it is.",
         ),
         (
             lambda g, b, real: hide_gates(g.exp(), b, real, 1.0),
@@ -90,7 +90,7 @@ EXERCISES["hide-gates"] = Exercise(
         ),
         (
             lambda g, b, real: hide_gates(g, b, real, 0.0, 1.0),
-            "a beta of 1 writes everything. Nothing is a beta of 0.",
+            "a beta of 1 writes everything. A beta of 0 writes nothing.",
         ),
         (
             lambda g, b, real: hide_gates(g, b, ~real),
@@ -165,18 +165,18 @@ EXERCISES["next-window"] = Exercise(
     mistakes=(
         (
             _by_row(lambda old, new, every, real: _with_zeros(old, new)),
-            "with few real inputs, the earliest places are still the old window's, not zeros.",
+            "with few real inputs, the earliest places still come from the old window.",
         ),
         (
             _by_row(
                 lambda old, new, every, real: new[-len(old) :] if len(new) >= len(old) else old
             ),
-            "with few real inputs the new ones still come in; only the rest of the places is "
-            "the old window's.",
+            "even a few real inputs enter the window; only the remaining places come from the "
+            "old one.",
         ),
         (
             _by_row(lambda old, new, every, real: _last(len(old), old, every)),
-            "these are the last columns, pads too.",
+            "these are the last columns, pads included. Take the last real inputs.",
         ),
         (
             _by_row(lambda old, new, every, real: _last(len(old), old, every * real[:, None])),
@@ -184,7 +184,7 @@ EXERCISES["next-window"] = Exercise(
         ),
         (
             _by_row(_as_if_pads_came_last),
-            "you counted the real inputs, but pads may stand between them.",
+            "you counted the real inputs, but there may be pads between them.",
         ),
         (
             _by_row(lambda old, new, every, real: torch.cat([old, new])[: len(old)]),
@@ -196,7 +196,7 @@ EXERCISES["next-window"] = Exercise(
         ),
         (
             _by_row(lambda old, new, every, real: _last(len(old), old, new).flip(0)),
-            "the order is turned round.",
+            "the order is reversed.",
         ),
         (
             _by_row(lambda old, new, every, real: _last(len(old), old, every[~real])),
@@ -211,7 +211,7 @@ EXERCISES["next-window"] = Exercise(
 def next_positions(
     lengths: Tensor, real: Tensor, first: int = 0, pads: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Real tokens go on from `lengths`; pads get `pads`."""
+    """Real tokens continue from `lengths`; pads get `pads`."""
     places = lengths[:, None] + real.cumsum(1) - 1 + first
     return places.masked_fill(~real, pads), lengths + real.sum(1)
 
@@ -243,7 +243,7 @@ EXERCISES["next-positions"] = Exercise(
     mistakes=(
         (
             lambda n, real: (next_positions(0 * n, real)[0], n + real.sum(1)),
-            "each turn starts at 0. Go on at lengths.",
+            "positions start at 0 in each call. Continue from lengths.",
         ),
         (
             lambda n, real: (_columns(n, real), n + real.sum(1)),
@@ -255,7 +255,7 @@ EXERCISES["next-positions"] = Exercise(
         ),
         (
             lambda n, real: (n[:, None] + real.cumsum(1) - 1, n + real.sum(1)),
-            "real tokens are right. Give pads 0.",
+            "real tokens are right, but pads must get 0.",
         ),
         (
             lambda n, real: (next_positions(n, real)[0], n + real.shape[1]),
@@ -267,7 +267,7 @@ EXERCISES["next-positions"] = Exercise(
         ),
         (
             lambda n, real: (next_positions(n, real)[0], real.sum(1)),
-            "these are this call's tokens. Add the earlier.",
+            "these are this call's tokens only. Add the earlier ones.",
         ),
         (
             lambda n, real: next_positions(n, real)[::-1],
@@ -275,7 +275,7 @@ EXERCISES["next-positions"] = Exercise(
         ),
         (
             lambda n, real: (next_positions(n.max().expand(n.shape), real)[0], n + real.sum(1)),
-            "all rows start where the longest one does. Each row has its own length.",
+            "all rows start where the longest one does. Each row has a length of its own.",
         ),
     ),
 )

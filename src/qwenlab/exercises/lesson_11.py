@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from collections.abc import Container
 
 from qwenlab.exercises import Cases, Exercise
 
@@ -19,7 +20,7 @@ def last_box(text: str) -> str:
 
 
 def _inside(text: str, start: int) -> str:
-    """What stands from `start` up to the brace that closes; "" if none does."""
+    """The text from `start` up to the closing brace; "" if there is none."""
     return _raw(text, start).strip()
 
 
@@ -42,11 +43,9 @@ def _texts() -> Cases:
     yield "no box", ("The answer is 42.",)
     draw = random.Random(14)
     for _ in range(20):
-        pieces = [
-            draw.choice([r"\boxed{%d}", r"\boxed{\frac{%d}{3}}", "%d", "{%d}", r"\boxed{ %d }"])
-            for _ in "abcd"
-        ]
-        text = " ".join(piece % draw.randint(0, 99) for piece in pieces)
+        forms = [r"\boxed{%d}", r"\boxed{\frac{%d}{3}}", "%d", "{%d}", r"\boxed{ %d }"]
+        pieces = [draw.choice(forms) for _ in range(4)]
+        text = " ".join(pieces) % tuple(draw.randint(0, 99) for _ in pieces)
         yield "random texts", (text + draw.choice(["", ".", r" \boxed{", " }"]),)
 
 
@@ -56,8 +55,10 @@ def _first(text: str) -> str:
 
 
 def _last_closed(text: str) -> str:
-    found = [_inside(text, match.end()) for match in re.finditer(re.escape(START), text)]
-    return next((held for held in reversed(found) if held), "")
+    last = ""
+    for match in re.finditer(re.escape(START), text):
+        last = _inside(text, match.end()) or last
+    return last
 
 
 def _to_the_first_brace(text: str) -> str:
@@ -89,18 +90,18 @@ EXERCISES["last-box"] = Exercise(
     results=("answer",),
     cases=_texts,
     mistakes=(
-        (_first, "this is the first box. Models think again: the last one counts."),
+        (_first, "this is the first box. Models change their minds: the last one counts."),
         (_to_the_first_brace, "you stop at the first closing brace. Count how many are open."),
         (
             _to_the_last_brace,
-            "you go to the last closing brace of the text. The box ends at its own.",
+            "you read up to the last closing brace of the text. The box ends at its own.",
         ),
         (
             _last_closed,
             "the last box is empty or never closes, and an earlier one does not stand in for it.",
         ),
-        (_rest_too, "a box that never closes is no answer, whatever it has said so far."),
-        (_with_spaces, "spaces around the answer do not belong to it."),
+        (_rest_too, "a box that never closes is no answer, whatever it holds so far."),
+        (_with_spaces, "spaces around the answer do not belong to it: strip them."),
         (_whole_text, "a text without a box has no answer here: return the empty string."),
     ),
     rules=(
@@ -118,8 +119,11 @@ EXERCISES["last-box"] = Exercise(
 
 def problems_left(content: str, numbers: list[int]) -> tuple[str, list[int]]:
     kept = content[: content.rfind("\n") + 1]
-    done = _done(kept)
-    return kept, [number for number in numbers if number not in done]
+    return kept, _without(_done(kept), numbers)
+
+
+def _without(found: Container[int], numbers: list[int]) -> list[int]:
+    return [number for number in numbers if number not in found]
 
 
 def _done(content: str) -> set[int]:
@@ -167,8 +171,7 @@ def _torn_stays(content: str, numbers: list[int]) -> tuple[str, list[int]]:
 
 
 def _torn_counts(content: str, numbers: list[int]) -> tuple[str, list[int]]:
-    done = _done(content)
-    return content, [number for number in numbers if number not in done]
+    return content, _without(_done(content), numbers)
 
 
 def _torn_counts_but_goes(content: str, numbers: list[int]) -> tuple[str, list[int]]:
@@ -177,7 +180,7 @@ def _torn_counts_but_goes(content: str, numbers: list[int]) -> tuple[str, list[i
 
 def _done_ones(content: str, numbers: list[int]) -> tuple[str, list[int]]:
     kept, left = problems_left(content, numbers)
-    return kept, [number for number in numbers if number not in left]
+    return kept, _without(left, numbers)
 
 
 def _sorted(content: str, numbers: list[int]) -> tuple[str, list[int]]:
@@ -197,7 +200,7 @@ EXERCISES["problems-left"] = Exercise(
     mistakes=(
         (
             _by_count,
-            "records stand in order of ending. Which problems are there is found by number, not "
+            "records are in the order in which answers ended. Find what is done by number, not "
             "by counting.",
         ),
         (
@@ -207,20 +210,20 @@ EXERCISES["problems-left"] = Exercise(
         ),
         (
             _torn_counts,
-            "a line counts only with its line break. What comes behind the last one must go.",
+            "a line counts only with its line break. Drop what comes after the last one.",
         ),
         (
             _torn_counts_but_goes,
-            "the last line goes, so its problem must be asked again: read what is kept.",
+            "the torn line is dropped, so its problem must be asked again: read what is kept.",
         ),
         (
             _torn_stays,
-            "the numbers are right, but the torn line is still in the file: the next one is "
-            "glued to it.",
+            "the numbers are right, but the torn line is still in the file: the next record "
+            "would be glued to it.",
         ),
-        (_done_ones, "these are the problems that are done. Asked are those that are not."),
+        (_done_ones, "these are the problems that are done. Return those that are not."),
         (_sorted, "keep the order in which the numbers were given."),
-        (_last_line_always_goes, "a last line that has its line break is whole, and may stay."),
+        (_last_line_always_goes, "a last line that has its line break is complete and may stay."),
     ),
 )
 
@@ -271,19 +274,19 @@ EXERCISES["accuracy-interval"] = Exercise(
     mistakes=(
         (
             _wald,
-            "this is p ± z·√(p(1−p)/n): no width at all where all are right, and limits outside "
-            "0 to 1.",
+            "this is p ± z·√(p(1−p)/n). Its width is 0 where all are right, and its limits may "
+            "lie outside 0 to 1.",
         ),
         (_unscaled, "the last step is missing: divide both limits by 1 + z²/n."),
-        (_half_scaled, "the centre is divided by 1 + z²/n as well, not the half width alone."),
+        (_half_scaled, "divide the centre by 1 + z²/n as well, not only the half-width."),
         (
             lambda right, n: accuracy_interval(right, n, 1.0),
-            "this z is 1, the interval of 68 %. For 95 % it is 1.96.",
+            "with z = 1 this is the 68 % interval. For 95 % z is 1.96.",
         ),
         (lambda right, n: accuracy_interval(right, n)[::-1], "low comes first, then high."),
         (
             lambda right, n: tuple(100 * x for x in accuracy_interval(right, n)),
-            "as shares of 1, not in per cent.",
+            "return shares of 1, not per cent.",
         ),
     ),
 )

@@ -2,20 +2,25 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable
 from math import comb
+from statistics import fmean
 
 from qwenlab.exercises import Cases, Exercise
 
 EXERCISES: dict[str, Exercise] = {}
 
-# --- majority-vote: (answers) -> the answer that most give ("" if nobody gave one), its votes ---
+# --- majority-vote: (answers) -> the most frequent answer ("" if there is none), its votes ---
 
 
 def vote_of(answers: list[str | None]) -> tuple[str, int]:
-    counts = Counter(answer for answer in answers if answer is not None)
-    winner = max(counts, key=counts.get, default="")  # the first of the largest
+    counts = Counter(_given(answers))
+    winner = max(counts, key=counts.get, default="")  # the first of those with most votes
     return winner, counts[winner]
+
+
+def _given(answers: list[str | None]) -> list[str]:
+    return [answer for answer in answers if answer is not None]
 
 
 def _ballots() -> Cases:
@@ -24,28 +29,25 @@ def _ballots() -> Cases:
     yield "a tie of four", (["6", "9", "2", "5"],)
     yield "a tie of two", (["7", "5", "5", "7"],)
     yield "less than half", (["4", "8", "1", "8", "3"],)
-    yield "nobody gave one", ([None, None],)
+    yield "no answer at all", ([None, None],)
     yield "one sample", (["3"],)
     draw = random.Random(15)
     for _ in range(20):
-        yield (
-            "random ballots",
-            ([draw.choice(["1", "2", "30", None]) for _ in range(draw.randint(1, 9))],),
-        )
+        yield "random ballots", (draw.choices(["1", "2", "30", None], k=draw.randint(1, 9)),)
 
 
-def _silence_votes(answers: list[str | None]) -> tuple[str, int]:
+def _none_votes(answers: list[str | None]) -> tuple[str, int]:
     winner, votes = Counter(answers).most_common(1)[0]
     return winner or "", votes
 
 
 def _last_of_a_tie(answers: list[str | None]) -> tuple[str, int]:
-    counts = Counter(answer for answer in answers if answer is not None)
+    counts = Counter(_given(answers))
     return max(reversed(list(counts)), key=counts.get, default=""), max(counts.values(), default=0)
 
 
 def _sorted_tie(answers: list[str | None], last: bool = False) -> tuple[str, int]:
-    counts = Counter(answer for answer in answers if answer is not None)
+    counts = Counter(_given(answers))
     ranked = sorted(counts, reverse=last)
     return max(ranked, key=counts.get, default=""), max(counts.values(), default=0)
 
@@ -56,11 +58,11 @@ def _more_than_half(answers: list[str | None]) -> tuple[str, int]:
 
 
 def _all_votes(answers: list[str | None]) -> tuple[str, int]:
-    return vote_of(answers)[0], sum(answer is not None for answer in answers)
+    return vote_of(answers)[0], len(_given(answers))
 
 
 def _first_answer(answers: list[str | None]) -> tuple[str, int]:
-    given = [answer for answer in answers if answer is not None]
+    given = _given(answers)
     return given[0] if given else "", given.count(given[0]) if given else 0
 
 
@@ -71,35 +73,39 @@ EXERCISES["majority-vote"] = Exercise(
     mistakes=(
         (
             _all_votes,
-            "the answer is right, but its votes are only those of the samples that gave it.",
+            "the answer is right, but only the samples that gave it are its votes.",
         ),
-        (_silence_votes, "None is no candidate: samples without an answer do not vote."),
+        (_none_votes, "None is no candidate: samples without an answer do not vote."),
         (_more_than_half, "the winner needs the most votes, not more than half of them."),
-        (_first_answer, "this is the first answer that was given. Count how often each was."),
+        (_first_answer, "this is the first answer. Count how often each answer was given."),
         (
             _last_of_a_tie,
-            "of equally many votes the one that appeared first wins; here it is the last.",
+            "in a tie the answer that appeared first wins; yours is the last.",
         ),
-        (_sorted_tie, "of equally many votes the one that appeared first wins, not the smallest."),
+        (_sorted_tie, "in a tie the answer that appeared first wins, not the smallest."),
         (
             lambda a: _sorted_tie(a, last=True),
-            "of equally many votes the one that appeared first wins, not the largest.",
+            "in a tie the answer that appeared first wins, not the largest.",
         ),
     ),
 )
 
 # --- vote-accuracy: (table, golds, n) -> share of problems that the first n answers vote right ---
 
-Table = list[list[str | None]]  # a line of answers for each problem
+Table = list[list[str | None]]  # a row of answers for each problem
 
 
 def vote_accuracy(table: Table, golds: list[str], n: int) -> float:
-    return _share(vote_of(line[:n])[0] == gold for line, gold in zip(table, golds, strict=True))
+    return _share(_voted_right, table, golds, n)
 
 
-def _share(verdicts: Iterable[bool]) -> float:
-    verdicts = list(verdicts)
-    return sum(verdicts) / len(verdicts)
+def _voted_right(answers: list[str | None], gold: str) -> bool:
+    return vote_of(answers)[0] == gold
+
+
+def _share(counts: Callable, table: Table, golds: list[str], n: int) -> float:
+    """The mean of counts(first n answers, gold) over the problems."""
+    return fmean(counts(row[:n], gold) for row, gold in zip(table, golds, strict=True))
 
 
 def _tables() -> Cases:
@@ -116,23 +122,26 @@ def _tables() -> Cases:
         size = draw.randint(1, 8)
         table = []
         for _ in range(draw.randint(1, 6)):
-            table.append([draw.choice(["1", "2", "3", None]) for _ in range(size)])
-        golds = [draw.choice("123") for _ in table]
+            table.append(draw.choices(["1", "2", "3", None], k=size))
+        golds = draw.choices("123", k=len(table))
         yield "random tables", (table, golds, draw.randint(1, size))
 
 
-def _pairs(table: Table, golds: list[str], n: int) -> list[tuple[list[str | None], str]]:
-    return [(line[:n], gold) for line, gold in zip(table, golds, strict=True)]
-
-
-def _mean_of_singles(table: Table, golds: list[str], n: int) -> float:
-    return _share(answer == gold for line, gold in _pairs(table, golds, n) for answer in line)
+def _share_of_singles(answers: list[str | None], gold: str) -> float:
+    return answers.count(gold) / len(answers)
 
 
 def _only_answered(table: Table, golds: list[str], n: int) -> float:
-    voted = [(vote_of(line)[0], gold) for line, gold in _pairs(table, golds, n)]
-    voted = [(answer, gold) for answer, gold in voted if answer]
-    return _share(answer == gold for answer, gold in voted) if voted else 0.0
+    answered = []
+    for row, gold in zip(table, golds, strict=True):
+        if _given(row[:n]):
+            answered.append(_voted_right(row[:n], gold))
+    return fmean(answered) if answered else 0.0
+
+
+def _counted(counts: Callable) -> Callable:
+    """A mistaken share: counts(first n answers, gold) of each problem."""
+    return lambda table, golds, n: _share(counts, table, golds, n)
 
 
 EXERCISES["vote-accuracy"] = Exercise(
@@ -145,34 +154,28 @@ EXERCISES["vote-accuracy"] = Exercise(
             "all answers voted. Only the first n may.",
         ),
         (
-            lambda table, golds, n: _share(gold in line for line, gold in _pairs(table, golds, n)),
+            _counted(lambda answers, gold: gold in answers),
             "a problem counts if its vote is right. One right sample is not enough.",
         ),
         (
-            _mean_of_singles,
-            "this is the mean of the single samples. Let the n of a problem vote first.",
+            _counted(_share_of_singles),
+            "this is the mean over single samples. Let the n samples of a problem vote first.",
         ),
         (
             _only_answered,
-            "a problem without any answer is wrong, but it is a problem: divide by all of them.",
+            "a problem without any answer counts as wrong: divide by all problems.",
         ),
         (
-            lambda table, golds, n: _share(
-                line[-1] == gold for line, gold in _pairs(table, golds, n)
-            ),
+            _counted(lambda answers, gold: answers[-1] == gold),
             "this looks at sample n alone. The first n vote together.",
         ),
         (
-            lambda table, golds, n: _share(
-                _silence_votes(line)[0] == gold for line, gold in _pairs(table, golds, n)
-            ),
+            _counted(lambda answers, gold: _none_votes(answers)[0] == gold),
             "None is no candidate: samples without an answer do not vote.",
         ),
         (
-            lambda table, golds, n: _share(
-                _last_of_a_tie(line)[0] == gold for line, gold in _pairs(table, golds, n)
-            ),
-            "of equally many votes the answer that appeared first wins, as in exercise 1.",
+            _counted(lambda answers, gold: _last_of_a_tie(answers)[0] == gold),
+            "in a tie the answer that appeared first wins, as in exercise 1.",
         ),
     ),
 )
@@ -204,12 +207,12 @@ EXERCISES["pass-at-k"] = Exercise(
     mistakes=(
         (
             lambda n, c, k: 1 - (1 - c / n) ** k,
-            "this puts each sample back before the next is drawn. Count draws without putting "
-            "back: math.comb.",
+            "this puts each sample back before the next is drawn. Count draws without "
+            "replacement: math.comb.",
         ),
         (
             lambda n, c, k: min(1.0, k * c / n),
-            "chances of k samples do not add up: two of them may be right at once.",
+            "the chances of k samples do not add up: two of them may be right at once.",
         ),
         (
             lambda n, c, k: comb(c, k) / comb(n, k),
@@ -217,7 +220,7 @@ EXERCISES["pass-at-k"] = Exercise(
         ),
         (
             lambda n, c, k: comb(n - c, k) / comb(n, k),
-            "this is the chance that all k are wrong. Take it from 1.",
+            "this is the chance that all k are wrong. Subtract it from 1.",
         ),
         (lambda n, c, k: c / n, "this is one sample's chance. It should grow with k."),
         (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from qwenlab.exercises import Cases, Exercise
+from qwenlab.exercises import Cases, Exercise, random_numbers
 from qwenlab.training import objective
 
 EXERCISES: dict[str, Exercise] = {}
@@ -60,13 +60,13 @@ EXERCISES["group-advantages"] = Exercise(
     mistakes=(
         (
             _measured(_mean, lambda rewards: _deviation(rewards, 0)),
-            "your deviation divides by n. A sample's divides by n - 1: a small group looks "
-            "closer than it is.",
+            "your standard deviation divides by n. That of a sample divides by n - 1; otherwise "
+            "a small group looks less spread out than it is.",
         ),
         (
             _measured(torch.mean, lambda rewards: rewards.std() + objective.EPSILON),
-            "you took mean and deviation of the whole batch. Each row is a group with its own: "
-            "dim=1.",
+            "you took the mean and standard deviation of the whole batch. Each row is a group of "
+            "its own: dim=1.",
         ),
         (
             _measured(torch.mean, _deviation),
@@ -79,34 +79,34 @@ EXERCISES["group-advantages"] = Exercise(
         ),
         (
             _measured(_mean, torch.ones_like),
-            "you took the mean away and did not divide. That is Dr. GRPO's choice; here divide "
-            "by the deviation.",
+            "you subtracted the mean but did not divide. That is Dr. GRPO's choice; here divide "
+            "by the standard deviation.",
         ),
         (
             _measured(_mean, _variance),
-            "you divided by the variance. The deviation is its root.",
+            "you divided by the variance. The standard deviation is its square root.",
         ),
         (
             _measured(torch.zeros_like, _deviation),
-            "you did not take the mean away: all rewards push up, none down.",
+            "you did not subtract the mean: every reward pushes up and none down.",
         ),
         (
             _measured(_mean, _deviation),
-            "a group in which all agree gets exactly 0. The mean of equal numbers may be off in "
-            "its last bit, and dividing by 1e-4 makes that large: compare the lowest reward with "
+            "a zero-variance group gets exactly 0. The mean of equal numbers may be off in its "
+            "last bit, and dividing by 1e-4 makes that large: compare the lowest reward with "
             "the highest.",
         ),
         (
             lambda rewards: -objective.advantages(rewards),
-            "the sign is turned round: the good answers would become rarer.",
+            "the sign is reversed: good answers would become rarer.",
         ),
     ),
     rules=(
         (
             "advantages",
             lambda value: (
-                "NaN: a deviation of 0 was divided by, or that of one answer, 0 / 0. Such "
-                "groups get exactly 0."
+                "NaN: you divided by a standard deviation of 0, or by that of one answer, which "
+                "is 0 / 0. Such groups get exactly 0."
                 if value.isnan().any()
                 else None
             ),
@@ -166,7 +166,7 @@ def _prompt_too(ids: Tensor, width: int, stop_ids: list[int]) -> Tensor:
     return completion_mask(ids, width, stop_ids) | (torch.arange(ids.shape[1]) < width)
 
 
-_ONE_ID = "you test one of the stop ids only. A Qwen checkpoint has two, and either ends an answer."
+_ONE_ID = "you test only one of the stop ids. A Qwen checkpoint has two, and either ends an answer."
 
 EXERCISES["completion-mask"] = Exercise(
     completion_mask,
@@ -175,36 +175,39 @@ EXERCISES["completion-mask"] = Exercise(
     mistakes=(
         (
             _masked(lambda stops: stops.cumsum(1) == 0),
-            "the stop id itself is left out. To stop was the model's choice too: it counts.",
+            "the stop id itself is left out. Stopping was the model's choice too, so it counts.",
         ),
         (lambda ids, width, stop_ids: completion_mask(ids, width, stop_ids[:1]), _ONE_ID),
         (lambda ids, width, stop_ids: completion_mask(ids, width, stop_ids[-1:]), _ONE_ID),
         (
             _whole_row,
-            "you count stop ids from the start of the row. A chat prompt has stop ids in it: "
+            "you count stop ids from the start of the row. A chat prompt contains stop ids: "
             "begin at width.",
         ),
         (
             _prompt_too,
-            "the prompt is in. The model did not choose it, and would be rewarded for the "
+            "the prompt is included. The model did not choose it, and would be rewarded for the "
             "question.",
         ),
         (
             _masked(lambda stops: stops == 0),
-            "only the stop ids are gone. What follows the first one counts no more.",
+            "only the stop ids are gone. What follows the first one no longer counts.",
         ),
-        (_masked(lambda stops: stops.cumsum(1) > 0), "your mask is inverted: True is what counts."),
+        (
+            _masked(lambda stops: stops.cumsum(1) > 0),
+            "your mask is inverted: True marks what counts.",
+        ),
         (
             _masked(lambda stops: stops.cumsum(0) == stops),
             "you counted down the columns. Count along each row, dim=1.",
         ),
         (
             _masked(lambda stops: stops.cumsum(1) < 2),
-            "you go on to the second stop id. The first one ends the answer.",
+            "you continue to the second stop id. The first one ends the answer.",
         ),
         (
             _masked(lambda stops: stops.flip(1).cumsum(1).flip(1) > 0),
-            "you go on to the last stop id, and a row without one gets nothing. The first one "
+            "you continue to the last stop id, and a row without one gets nothing. The first one "
             "ends the answer.",
         ),
     ),
@@ -212,7 +215,9 @@ EXERCISES["completion-mask"] = Exercise(
         (
             "mask",
             lambda value: (
-                "the mask is bool: True or False a token." if value.dtype != torch.bool else None
+                "the mask is bool: one True or False per token."
+                if value.dtype != torch.bool
+                else None
             ),
         ),
         (
@@ -233,7 +238,7 @@ def _batches() -> Cases:
         yield f"a part of a batch, {how}", (one_and_three[:1], how, 4, 2, 8)
     draw = random.Random(15)
     for _ in range(20):
-        lengths = [draw.randint(1, 6) for _ in range(draw.randint(1, 5))]
+        lengths = random_numbers(draw, 5, 6)
         mask = torch.arange(6) < torch.tensor(lengths)[:, None]  # (B, T)
         more = draw.randint(0, 3)  # rows of the other parts, of 4 tokens each
         how = draw.choice(objective.AVERAGES)
@@ -273,12 +278,12 @@ EXERCISES["average-loss"] = Exercise(
             lambda mask, how, tokens, rows, cap: average_loss(
                 mask, how, int(mask.sum()), rows, cap
             ),
-            "you divide by the tokens of your own part. That makes a mean of means: take "
-            "tokens, the whole batch's.",
+            "you divide by the tokens of this part alone, which gives a mean of means. Divide by "
+            "`tokens`, those of the whole batch.",
         ),
         (
             lambda mask, how, tokens, rows, cap: average_loss(mask, how, tokens, len(mask), cap),
-            "you divide by the rows of your own part. Take rows, the whole batch's.",
+            "you divide by the rows of this part alone. Divide by `rows`, the whole batch's.",
         ),
         (
             lambda mask, how, tokens, rows, cap: average_loss(
@@ -289,19 +294,21 @@ EXERCISES["average-loss"] = Exercise(
         ),
         (
             _named({"sequence": "token"}),
-            '"sequence" counts each answer alike: divide by the row\'s own tokens too.',
+            '"sequence" weighs every answer equally: divide by the row\'s own tokens too.',
         ),
         (_named({"token": "sequence", "sequence": "token"}), '"token" and "sequence" are swapped.'),
         (
             _by_width,
             '"sequence" divides a row by its own tokens, not by the width of the rectangle.',
         ),
-        (_no_mask, "what the mask leaves out must count 0. Start from mask.float()."),
+        (_no_mask, "what the mask leaves out must have weight 0. Start from mask.float()."),
     ),
     rules=(
         (
             "weights",
-            lambda value: "one weight a token: (B, T), as the mask." if value.ndim != 2 else None,
+            lambda value: (
+                "one weight per token: (B, T), like the mask." if value.ndim != 2 else None
+            ),
         ),
         (
             "weights",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from qwenlab.engine.padding import right_pad
 from qwenlab.exercises import Cases, Exercise
 
 EXERCISES: dict[str, Exercise] = {}
@@ -30,12 +31,12 @@ def _batch(
     *rows: tuple[list[int], list[int]], pad_id: int = PAD
 ) -> tuple[Tensor, list[int], list[int], int]:
     """rows: (prompt, answer) -> the arguments."""
-    prompts = [len(prompt) for prompt, _ in rows]
-    lengths = [len(prompt) + len(answer) for prompt, answer in rows]
+    prompts = []
     ids = []
-    for (prompt, answer), length in zip(rows, lengths, strict=True):
-        ids.append([*prompt, *answer, *[pad_id] * (max(lengths) - length)])
-    return torch.tensor(ids), prompts, lengths, pad_id
+    for prompt, answer in rows:
+        prompts.append(len(prompt))
+        ids.append(prompt + answer)
+    return right_pad(ids, pad_id), prompts, list(map(len, ids)), pad_id
 
 
 def _batches() -> Cases:
@@ -52,7 +53,7 @@ def _batches() -> Cases:
     draw = random.Random(14)
 
     def some() -> list[int]:
-        return [draw.choice([1, 2, 3, STOP, PAD]) for _ in range(draw.randint(1, 5))]
+        return draw.choices([1, 2, 3, STOP, PAD], k=draw.randint(1, 5))
 
     for _ in range(20):
         rows = [(some(), some()) for _ in range(draw.randint(1, 4))]
@@ -67,7 +68,7 @@ def _unshifted(input_ids: Tensor, prompts: list[int], lengths: list[int], pad_id
 
 
 def _changed(prompt: int | None = 0, length: int | None = 0, ids: bool = False) -> Callable:
-    """Bounds moved by so much, or ignored (None). With `ids`, a pad is known by its id."""
+    """Bounds shifted by so much, or ignored (None). With `ids`, pads are found by their id."""
 
     def wrong(input_ids: Tensor, prompts: list[int], lengths: list[int], pad_id: int) -> Tensor:
         starts = [1 if prompt is None else n + prompt for n in prompts]
@@ -83,7 +84,7 @@ def _shape(value: Tensor) -> str | None:
     if value.dtype != torch.bool:
         return "mask is of dtype bool: True where the target counts."
     if value.ndim:
-        return "mask has one column a target: T - 1 of them, since no token comes before the first."
+        return "mask has one column per target: T - 1 of them, as nothing predicts the first token."
 
 
 EXERCISES["answer-mask"] = Exercise(
@@ -93,12 +94,11 @@ EXERCISES["answer-mask"] = Exercise(
     mistakes=(
         (
             _changed(ids=True),
-            "a pad is not known by its id: an answer may end in that id, or hold it. Use lengths.",
+            "you find pads by their id, but an answer may contain that id. Use lengths.",
         ),
         (
             _unshifted,
-            "off by one. Column j of the targets is token j + 1, which the logits at j are "
-            "asked for.",
+            "off by one. Column j of the targets is token j + 1, which the logits at j predict.",
         ),
         (
             _changed(prompt=None),
@@ -108,14 +108,14 @@ EXERCISES["answer-mask"] = Exercise(
             _changed(prompt=None, length=None),
             "everything counts, prompts and pads. Only answers should.",
         ),
-        (_changed(length=None), "the pads behind the answer count too."),
+        (_changed(length=None), "the pads after the answer count too."),
         (
             _changed(length=-1),
-            "the answer's last token is missing. It is the stop id: unlearnt, nobody stops.",
+            "the answer's last token is missing. It is the stop id, which the student must learn.",
         ),
         (
             _changed(prompt=1),
-            "the answer's first token is missing. The prompt's last logits are asked for it.",
+            "the answer's first token is missing. The prompt's last logits predict it.",
         ),
     ),
     rules=(("mask", _shape),),
@@ -127,7 +127,7 @@ EXERCISES["answer-mask"] = Exercise(
 def truncate(
     traces: list[Trace], stop_id: int, max_length: int
 ) -> tuple[list[list[int]], list[int], list[int]]:
-    """What stays of each trace within max_length tokens, how many of them train, who is dropped."""
+    """Traces cut to max_length tokens, how many tokens of each train, and which are dropped."""
     rows = []
     tokens = []
     dropped = []
@@ -174,10 +174,18 @@ def _ways(
     def wrong(
         traces: list[Trace], stop_id: int, max_length: int
     ) -> tuple[list[list[int]], list[int], list[int]]:
-        rows = [(trace[0], keep(*trace, stop_id, max_length)) for trace in traces]
-        kept = [(prompt, ids) for prompt, ids in rows if not drops(prompt, ids)]
-        dropped = [place for place, row in enumerate(rows) if drops(*row)]
-        return [ids for _, ids in kept], [count(*row) for row in kept], dropped
+        rows = []
+        tokens = []
+        dropped = []
+        for place, trace in enumerate(traces):
+            prompt = trace[0]
+            ids = keep(*trace, stop_id, max_length)
+            if drops(prompt, ids):
+                dropped.append(place)
+            else:
+                rows.append(ids)
+                tokens.append(count(prompt, ids))
+        return rows, tokens, dropped
 
     return wrong
 
@@ -203,11 +211,11 @@ EXERCISES["truncate"] = Exercise(
     mistakes=(
         (
             _ways(_made_up),
-            "you put a stop where the answer was cut off. The teacher never stopped there.",
+            "you put a stop id where the answer was cut off. The teacher never stopped there.",
         ),
         (
             _ways(lambda p, a, d, s, n: (p + a + [s])[:n]),
-            "an answer that is not finished got a stop. It would teach to stop in the middle.",
+            "an unfinished answer got a stop id. It would teach stopping half-way.",
         ),
         (
             _ways(lambda p, a, d, s, n: (p + a)[:n]),
@@ -215,15 +223,15 @@ EXERCISES["truncate"] = Exercise(
         ),
         (
             _ways(_right, drops=lambda p, ids: False),
-            "a row without a token of its answer stays. Its mean is 0/0.",
+            "you kept a row without any token of its answer. Its mean is 0/0.",
         ),
         (
             _ways(_right, drops=lambda p, ids: len(ids) <= len(p) + 1),
-            "a row with one token of its answer is of use.",
+            "a row with one token of its answer is usable.",
         ),
         (
             _ways(_too_long),
-            "an answer that does not fit is cut, not dropped: what is left of it still teaches.",
+            "an answer that does not fit is truncated, not dropped: the rest still teaches.",
         ),
         (
             _ways(lambda p, a, d, s, n: _whole(p, a, d, s)[-n:]),
@@ -235,7 +243,7 @@ EXERCISES["truncate"] = Exercise(
         ),
         (
             _ways(_right, count=lambda p, ids: len(ids)),
-            "tokens counts the prompt too. It does not train.",
+            "tokens counts the prompt too, but the prompt does not train.",
         ),
     ),
 )
@@ -244,9 +252,13 @@ EXERCISES["truncate"] = Exercise(
 
 
 def token_mean(losses: list[Tensor], masks: list[Tensor]) -> Tensor:
-    """What each micro-batch adds to the mean over all tokens that count."""
-    total = sum(int(mask.sum()) for mask in masks)
-    return torch.stack([loss[mask].sum() / total for loss, mask in zip(losses, masks, strict=True)])
+    """What each micro-batch contributes to the mean over all tokens that count."""
+    total = _count(masks)
+    return _each(lambda loss, mask, _: loss[mask].sum() / total)(losses, masks)
+
+
+def _count(masks: list[Tensor]) -> int:
+    return sum(int(mask.sum()) for mask in masks)
 
 
 def _micro_batches() -> Cases:
@@ -254,7 +266,7 @@ def _micro_batches() -> Cases:
         return torch.full((1, width), float(loss)), torch.arange(width)[None] < real
 
     def split(*pairs: tuple[Tensor, Tensor]) -> list[list[Tensor]]:
-        return [list(things) for things in zip(*pairs, strict=True)]
+        return list(map(list, zip(*pairs, strict=True)))
 
     yield "1 token of loss 4, 3 tokens of loss 1", tuple(split(one(4, 1, 1), one(1, 3, 3)))
     yield "1 token of loss 4, 3 tokens of loss 0", tuple(split(one(4, 1, 1), one(0, 3, 3)))
@@ -292,15 +304,15 @@ EXERCISES["token-mean"] = Exercise(
         (
             _each(lambda loss, mask, masks: _own(loss, mask) / len(masks)),
             "that is the mean of the means: a token in a small micro-batch counts for more than "
-            "one in a large.",
+            "one in a large one.",
         ),
         (
             _each(lambda loss, mask, masks: _own(loss, mask)),
-            "each part is a mean by itself: with N of them N times it.",
+            "each part is a mean of its own: N of them add up to about N times too much.",
         ),
         (
             _each(lambda loss, mask, masks: loss[mask].sum()),
-            "these are sums. Divide by the tokens of all of them.",
+            "these are sums. Divide by the number of tokens that count in all micro-batches.",
         ),
         (
             _each(lambda loss, mask, masks: loss[mask].sum() / sum(map(len, masks))),
@@ -308,11 +320,11 @@ EXERCISES["token-mean"] = Exercise(
         ),
         (
             _each(lambda loss, mask, masks: loss[mask].sum() / sum(one.numel() for one in masks)),
-            "you divide by all places, those that do not count as well.",
+            "you divide by all positions, including those that do not count.",
         ),
         (
-            _each(lambda loss, mask, masks: loss.sum() / sum(int(one.sum()) for one in masks)),
-            "the losses of places that do not count are in your sum.",
+            _each(lambda loss, mask, masks: loss.sum() / _count(masks)),
+            "your sum includes the losses of positions that do not count.",
         ),
     ),
     rules=(
@@ -326,7 +338,9 @@ EXERCISES["token-mean"] = Exercise(
         ),
         (
             "parts",
-            lambda value: "parts has one number a micro-batch: (N,)." if value.ndim != 1 else None,
+            lambda value: (
+                "parts has one number per micro-batch: (N,)." if value.ndim != 1 else None
+            ),
         ),
     ),
 )

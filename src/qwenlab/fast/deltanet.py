@@ -1,59 +1,101 @@
-"""Gated DeltaNet's decode step: one product for its four projections, its state
-changed in place."""
+"""Gated DeltaNet with one product for its four projections, and a decode step that changes its
+state in place.
+
+The norm is read from `self._modules`, for speed: see `qwenlab.fast.fused`.
+"""
+
+import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qwenlab.fast.fused import FusedOwner, is_plain, project, runs_plain
+from qwenlab.fast.fused import FusedOwner, apply_linear, is_plain, runs_plain
 from qwenlab.fast.layers import norm
 from qwenlab.fast.linear import product
 from qwenlab.model.batch import ForwardBatch
 from qwenlab.model.deltanet import DeltaNet, l2norm, log_decay
+from qwenlab.model.layers import at_least_float32
 
 
 class FastDeltaNet(FusedOwner, DeltaNet):
-    """Steps of one token a row; whatever is longer, or has pads, runs plain."""
+    """The four projections as one product; and a decode step, one token per row, of its own."""
 
     NAMES = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
 
     def forward(self, x: Tensor, batch: ForwardBatch) -> Tensor:
-        step = batch.state is not None and batch.width == 1 and batch.valid_mask is None
-        if runs_plain(x) or not step or not is_plain(self.conv1d, nn.Conv1d):
+        weight = self.fused_weight() if self.is_plain_decode_step(x, batch) else None
+        if weight is None:
             return super().forward(x, batch)
-        if not self.fused.usable(self):
-            return super().forward(x, batch)
-        rows = len(x)
-        channels = 2 * self.key_width + self.value_width
-        widths = [channels, self.value_width, self.value_heads, self.value_heads]
-        qkv, z, b, a = product(x[:, 0], self.fused.block).split(widths, dim=-1)  # (B, ...)
-        beta = b.float().sigmoid()[..., None]  # (B, value heads, 1)
+        qkv, z, b, a = self.split_projected(product(x[:, 0], weight))  # (B, ...)
+        beta = at_least_float32(b).sigmoid()[..., None]  # (B, value heads, 1)
         decay = log_decay(a, self.A_log, self.dt_bias).exp()[..., None]
-        conv_state, recurrent_state = self.read_state(batch)
+        conv_state, recurrent_state = self.read_state(batch, qkv.dtype)
         inputs = torch.cat((conv_state, qkv[:, None]), dim=1)  # (B, taps, channels)
         taps = self.conv1d.weight[:, 0].t()  # (taps, channels)
-        mixed = F.silu((inputs.float() * taps.float()).sum(1))  # (B, channels)
-        q, k, v = self.step_heads(mixed)
-        out = delta_step_(q, k, v, decay, beta, recurrent_state)
+        mixed = (at_least_float32(inputs) * at_least_float32(taps)).sum(1)  # (B, channels)
+        q, k, v = self.step_heads(F.silu(mixed))
+        out = delta_step_(q, k, v, decay, beta, recurrent_state)  # (B, value heads, Dv)
         self.write_step(batch, inputs[:, 1:], recurrent_state)
-        out = norm(self._modules["norm"], out) * F.silu(
-            z.float().view(out.shape)
-        )  # (B, value heads, Dv)
-        return project(self.out_proj, out.flatten(1).to(x.dtype)).view(rows, 1, -1)
+        return self.gated_output(out, z)[:, None]
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        weight = None if runs_plain(x, DeltaNet) else self.fused_weight()
+        if weight is None:
+            return super().project(x)
+        return self.split_projected(product(x, weight))
+
+    def split_projected(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(..., all outputs) to qkv, z, b and a."""
+        channels = 2 * self.key_width + self.value_width
+        widths = [channels, self.value_width, self.value_heads, self.value_heads]
+        return projected.split_with_sizes(widths, dim=-1)
+
+    def is_plain_decode_step(self, x: Tensor, batch: ForwardBatch) -> bool:
+        """Whether each row decodes one token, through nothing but plain modules."""
+        if batch.state is None or batch.width > 1 or batch.valid_mask is not None:
+            return False
+        return not runs_plain(x, DeltaNet) and is_plain(self.conv1d, nn.Conv1d)
+
+    def convolve(self, inputs: Tensor) -> Tensor:
+        """As the plain one, tap by tap: PyTorch's depthwise convolution is several times slower on
+        a CPU."""
+        if runs_plain(inputs, DeltaNet) or not is_plain(self.conv1d, nn.Conv1d):
+            return super().convolve(inputs)
+        inputs = at_least_float32(inputs)
+        taps = at_least_float32(self.conv1d.weight[:, 0].t()).contiguous()  # (taps, channels)
+        width = inputs.shape[1] - self.taps + 1
+        mixed = inputs[:, :width] * taps[0]
+        for tap in range(1, self.taps):
+            mixed.addcmul_(inputs[:, tap : tap + width], taps[tap])
+        return F.silu(mixed)
+
+    def gated_output(self, out: Tensor, z: Tensor) -> Tensor:
+        """As the plain one; of a decode step without its dimension W."""
+        if runs_plain(out, DeltaNet):
+            return super().gated_output(out, z)
+        gate = F.silu(at_least_float32(z).view(out.shape))
+        out = (norm(self._modules["norm"], out) * gate).flatten(-2)
+        return apply_linear(self.out_proj, out.to(z.dtype))
 
     def step_heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """mixed (B, channels) to q, k (B, value heads, Dk) and v (B, value heads, Dv)."""
         qk = mixed.narrow(1, 0, 2 * self.key_width)
         qk = l2norm(qk.view(len(mixed), 2, self.key_heads, self.head_k_dim))
-        served = self.value_heads // self.key_heads
-        if served > 1:
-            qk = qk.repeat_interleave(served, dim=2)
+        group_size = self.value_heads // self.key_heads
+        if group_size > 1:
+            qk = qk.repeat_interleave(group_size, dim=2)
         q, k = qk.unbind(1)
         v = mixed.narrow(1, 2 * self.key_width, self.value_width)
-        return q * self.head_k_dim**-0.5, k, v.view(len(mixed), self.value_heads, self.head_v_dim)
+        v = v.view(len(mixed), self.value_heads, self.head_v_dim)
+        return q / math.sqrt(self.head_k_dim), k, v
 
     def write_step(self, batch: ForwardBatch, conv_state: Tensor, recurrent_state: Tensor) -> None:
-        """A slice of slots was changed through its view; slots one by one were copied."""
+        """Puts both in the rows' slots, as far as they aren't there yet.
+
+        With a slice, `recurrent_state` is a view and delta_step_ has already updated the state.
+        With an index tensor it is a copy and must be written back.
+        """
         kept = batch.state.layers[self.layer]
         kept["conv_state"][batch.slot_index] = conv_state
         if isinstance(batch.slot_index, Tensor):
@@ -61,16 +103,17 @@ class FastDeltaNet(FusedOwner, DeltaNet):
 
 
 def delta_step_(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, memory: Tensor
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, recurrent_state: Tensor
 ) -> Tensor:
-    """`qwenlab.model.deltanet.delta_step`, but changes `memory` (B, heads, Dk, Dv) in place.
+    """`qwenlab.model.deltanet.delta_step`, but changes `recurrent_state` in place.
 
-    q, k (B, heads, Dk); v (B, heads, Dv); decay, beta (B, heads, 1). Returns S^T q (B, heads, Dv).
+    q, k (B, heads, Dk); v (B, heads, Dv); decay, beta (B, heads, 1); recurrent_state, S in
+    the formulas, (B, heads, Dk, Dv). Returns S^T q (B, heads, Dv).
     """
     shape = v.shape
-    memory = memory.view(-1, *memory.shape[2:])  # (N, Dk, Dv), N = B * heads
-    q, k, v = (x.reshape(len(memory), 1, -1) for x in (q, k, v))
-    memory.mul_(decay.reshape(-1, 1, 1))
-    error = torch.baddbmm(v, k, memory, alpha=-1)  # v - S^T k: (N, 1, Dv)
-    memory.baddbmm_(k.transpose(1, 2), error * beta.reshape(-1, 1, 1))
-    return torch.bmm(q, memory).view(shape)
+    S = recurrent_state.view(-1, *recurrent_state.shape[2:])  # (N, Dk, Dv), N = B * heads
+    q, k, v = (x.reshape(len(S), 1, -1) for x in (q, k, v))
+    S.mul_(decay.reshape(-1, 1, 1))
+    error = torch.baddbmm(v, k, S, alpha=-1)  # v - S^T k: (N, 1, Dv)
+    S.baddbmm_(k.transpose(1, 2), error * beta.reshape(-1, 1, 1))
+    return torch.bmm(q, S).view(shape)

@@ -1,4 +1,7 @@
-"""RMS norm, rotary positions, MLP and decoder layer with fewer operations and fewer calls."""
+"""RMS norm, rotary positions, MLP and decoder layer with fewer operations and fewer calls.
+
+Submodules are read from `self._modules`, for speed: see `qwenlab.fast.fused`.
+"""
 
 from functools import cache
 
@@ -6,45 +9,48 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qwenlab.fast.fused import FusedOwner, is_plain, project, runs_plain
-from qwenlab.fast.linear import product
+from qwenlab.fast.fused import apply_linear, is_plain, runs_plain
 from qwenlab.model.batch import ForwardBatch
-from qwenlab.model.layers import MLP, RMSNorm, Rotary
+from qwenlab.model.layers import MLP, RMSNorm, Rotary, at_least_float32
 from qwenlab.model.model import Layer
 
 
 def norm(module: nn.Module, x: Tensor) -> Tensor:
-    """module(x), a plain RMSNorm's in four operations:
-    a small one costs its start, not its work."""
-    if not is_plain(module, RMSNorm):
+    """module(x), a plain RMSNorm's in few operations: a small one costs its start, not its work."""
+    if x.requires_grad or not is_plain(module, RMSNorm):
         return module(x)
     normed = scaled_to_unit(x, module.eps)
     weight = module._parameters["weight"]
     if module.zero_centred:
-        return torch.addcmul(normed, normed, weight).to(x.dtype)
-    return normed.to(x.dtype).mul_(weight)
+        return in_dtype(torch.addcmul(normed, normed, weight), x.dtype)
+    return in_dtype(normed, x.dtype).mul_(weight)
+
+
+def in_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x.to(dtype), which even where it changes nothing costs as much as a small operation."""
+    return x if x.dtype is dtype else x.to(dtype)
 
 
 def scaled_to_unit(x: Tensor, eps: float) -> Tensor:
-    """x / rms(x) over the last dimension, in float32."""
-    wide = None if x.dtype is torch.float32 else torch.float32
-    length = torch.linalg.vector_norm(x, 2, -1, True, dtype=wide)  # root of the sum of squares
-    scale = torch.addcmul(constant(eps), length, length, value=1 / x.shape[-1]).rsqrt_()
+    """x / rms(x) over the last dimension, in float32 at least."""
+    x = at_least_float32(x)
+    length = torch.linalg.vector_norm(x, 2, -1, True)  # root of the sum of squares
+    scale = torch.addcmul(constant(eps, x.dtype), length, length, value=1 / x.shape[-1]).rsqrt_()
     return x * scale
 
 
 @cache
-def constant(value: float) -> Tensor:
-    """A number as a tensor of no dimension: operations take it faster than a Python number."""
+def constant(value: float, dtype: torch.dtype) -> Tensor:
+    """A number as a tensor of no dimension, which addcmul wants."""
     with torch.inference_mode(False):  # it outlives the call, so it must serve training as well
-        return torch.tensor(value, device="cpu")
+        return torch.tensor(value, dtype=dtype, device="cpu")
 
 
 class FastLayer(Layer):
     def forward(self, x: Tensor, batch: ForwardBatch, cos: Tensor, sin: Tensor) -> Tensor:
-        if runs_plain(x):
+        if runs_plain(x, Layer):
             return super().forward(x, batch, cos, sin)
-        parts = self._modules  # a plain dictionary: quicker than attributes
+        parts = self._modules
         normed = norm(parts["input_layernorm"], x)
         if self.is_linear:
             x = x + parts["linear_attn"](normed, batch)
@@ -53,37 +59,46 @@ class FastLayer(Layer):
         return x + parts["mlp"](norm(parts["post_attention_layernorm"], x))
 
 
-class FastMLP(FusedOwner, MLP):
-    """gate_proj and up_proj as one product."""
-
-    NAMES = ("gate_proj", "up_proj")
+class FastMLP(MLP):
+    """Each product by the fastest kernel. Gate and up as one product gain nothing: what reads its
+    halves loses as much."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if runs_plain(x) or not self.fused.usable(self):
+        if runs_plain(x, MLP):
             return super().forward(x)
-        gate, up = product(x, self.fused.block).chunk(2, dim=-1)
-        return project(self._modules["down_proj"], F.silu(gate).mul_(up))
+        parts = self._modules
+        gate = F.silu(apply_linear(parts["gate_proj"], x))  # (B, W, intermediate)
+        return apply_linear(parts["down_proj"], gate * apply_linear(parts["up_proj"], x))
 
 
 class FastRotary(Rotary):
     """Looks cosine and sine up in a table, which grows by doubling to the highest position."""
 
-    table: tuple | None = (
-        None  # (what it is for, cos, sin); read once, set at once: threads share it
-    )
+    # (what it is for, cos, sin, signed sin); read once, set at once, because threads share it
+    table: tuple | None = None
 
     def forward(self, batch: ForwardBatch, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        if batch.own_mask or not batch.input_ids.is_cpu:
+        if batch.custom_mask or runs_plain(batch.input_ids, Rotary):
             return super().forward(batch, dtype)
         end = max(batch.num_computed_tokens) + batch.width
         kind = (self.theta, self.rotary_dim, dtype)
         table = self.table
-        if table is None or table[0] != kind or len(table[1]) < end:
+        if table is None or table[0] != kind or table[1].shape[1] < end:
             with torch.inference_mode(False):  # the table outlives the call
-                positions = torch.arange(max(2 * end, 64), device="cpu")
-                table = (kind, *self.angles(positions, dtype))  # cos, sin (positions, 1, R)
+                positions = torch.arange(max(2 * end, 64), device="cpu")[None]
+                cos, sin = self.angles(positions, dtype)  # (1, positions, 1, R)
+                table = (kind, cos, sin, signed(sin))
             self.table = table
-        _, cos, sin = table
-        if batch.level:
-            return cos[None, end - batch.width : end], sin[None, end - batch.width : end]
-        return cos[batch.position_ids], sin[batch.position_ids]
+        if batch.aligned:
+            start = end - batch.width
+            angles = [angle.narrow(1, start, batch.width) for angle in table[1:]]  # (1, W, 1, R)
+        else:
+            angles = [angle[0, batch.position_ids] for angle in table[1:]]  # (B, W, 1, R)
+        cos, sin, batch.scratch["signed_sin"] = angles
+        return cos, sin
+
+
+def signed(sin: Tensor) -> Tensor:
+    """sin (..., R) with the first half negated: the sign it has for the first of each pair."""
+    first, second = sin.chunk(2, dim=-1)
+    return torch.cat((-first, second), dim=-1)

@@ -1,47 +1,63 @@
-"""A few rows times a matrix, by whichever kernel is fastest for so many rows on this machine.
+"""A few rows times a matrix, by whichever kernel is fastest for that many rows on this machine.
 
-A processor has several ways to compute the same product, and some take more than twice the time for
-four rows that they take for one: then batching seems to lose. So when rows of a number first meet a
-matrix of a shape, each way is tried for some milliseconds and the quickest is kept. `F.linear` is
-the reference, which gradients and GPUs always use. The ways differ in the last bits only.
+A CPU has several ways to compute the same product, and some take more than twice as long for four
+rows as for one, so that batching seems to lose. Therefore, when a number of rows first meets a
+matrix of a given shape, each kernel is timed for some milliseconds and the fastest is kept.
+`F.linear` is the reference, which gradients and GPUs always use.
 
-The environment variable QWENLAB_LINEAR = linear, turned, shared or onednn forces one; with linear
-nothing is measured. `table()` tells what was chosen.
+**What this means for results.** Kernels differ in the last bits only, but the choice is made by the
+clock, so two processes may choose differently, and a run that is resumed may differ from an
+uninterrupted one in the last bit of a log-probability (greedy ids and finish reasons don't, but for
+exact ties). Where that matters, set the environment variable QWENLAB_LINEAR to linear, transposed,
+shared or onednn before the first call: it forces one kernel for two rows or more, and nothing is
+measured (a single row always takes `F.linear`). Training does so by itself (`forced_to`). `table()`
+shows what was chosen, and `record()` gives it to a program: `bench` stores it with its timings.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from time import perf_counter
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-STEPS = (2, 3, 4, 8, 16, 32, 64)  # numbers of rows; those between count as the next
-MOST = 256  # rows: up to here they count as the last step, beyond it the ways hardly differ
-COLD = (
-    64 * 2**20
-)  # bytes, more than caches hold: a large model's matrix has left them when its turn comes again
-SMALL = 2**20  # bytes: a matrix below belongs to a model that stays in the caches
-SECONDS = 20e-3  # for one number of rows and one shape
-GAIN = 0.95  # another way must take at most this share of the reference's time
+ROW_COUNTS = (2, 3, 4, 8, 16, 32, 64)  # those measured; the counts between them use the next
+MAX_ROWS = 256  # up to here the last measurement counts; beyond it the kernels hardly differ
+# More than caches hold: a large model's matrix has left them when its turn comes again.
+COLD_BYTES = 64 * 2**20
+SMALL_BYTES = 2**20  # a smaller matrix belongs to a model that stays in the caches
+MEASURE_SECONDS = 20e-3  # for one number of rows and one shape
+MAX_SHARE = 0.95  # another kernel must take at most this share of the reference's time
 
 
-def turned(x: Tensor, weight: Tensor) -> Tensor:
-    """The matrix first: another kernel of the same library."""
+def measured_for(rows: int) -> int:
+    """The number of rows whose measurement counts for `rows`; 1 where nothing is measured."""
+    if rows < 2 or rows > MAX_ROWS:
+        return 1
+    return next((count for count in ROW_COUNTS if count >= rows), ROW_COUNTS[-1])
+
+
+MEASURED_FOR = [measured_for(rows) for rows in range(MAX_ROWS + 1)]
+
+
+def transposed(x: Tensor, weight: Tensor) -> Tensor:
+    """(W x^T)^T: the matrix comes first, which is another kernel of the same library."""
     return (weight @ x.T).T.contiguous()
 
 
 def shared(x: Tensor, weight: Tensor) -> Tensor:
-    """The rows shared out among the threads, as one batch of smaller products:
-    small matrices gain."""
+    """The rows shared out among the threads, as one batch of smaller products: faster for small
+    matrices."""
     rows = len(x)
     parts = max(1, min(torch.get_num_threads(), rows // 2))
     if rows % parts:
         x = F.pad(x, (0, 0, 0, -rows % parts))
-    out = torch.bmm(x.view(parts, -1, x.shape[1]), weight.T.expand(parts, -1, -1)).view(
-        -1, len(weight)
-    )
-    return out[:rows] if rows % parts else out
+    x = x.view(parts, -1, x.shape[1])  # (parts, rows / parts, K)
+    out = torch.bmm(x, weight.T.expand(parts, -1, -1))  # (parts, rows / parts, N)
+    return out.view(-1, len(weight))[:rows]
 
 
 def onednn(x: Tensor, weight: Tensor) -> Tensor:
@@ -49,27 +65,44 @@ def onednn(x: Tensor, weight: Tensor) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
 
 
-KERNELS = {"linear": F.linear, "turned": turned, "shared": shared}
+KERNELS = {"linear": F.linear, "transposed": transposed, "shared": shared}
 if torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
     KERNELS["onednn"] = onednn
 
-chosen: dict[str, str] = {}  # what `describe` says of rows and matrix: the kernel's name
+chosen: dict[str, str] = {}  # the kernel's name by what `describe` says of rows and matrix
 known: dict[tuple, str] = {}  # the same by what is quick to look up
+forcing: ContextVar[str | None] = ContextVar("forcing", default=None)
 
 
 def forced() -> str | None:
-    """The kernel that QWENLAB_LINEAR names. Raises ValueError for one that is not there."""
-    name = os.environ.get("QWENLAB_LINEAR") or None
+    """The kernel that `forced_to` or QWENLAB_LINEAR names. Raises ValueError if it is not there."""
+    name = forcing.get() or os.environ.get("QWENLAB_LINEAR") or None
     if name is not None and name not in KERNELS:
         raise ValueError(f"QWENLAB_LINEAR is {name!r}, expected one of {', '.join(KERNELS)}")
     return name
 
 
+@contextmanager
+def forced_to(name: str) -> Iterator[None]:
+    """Inside, this kernel computes every product of this thread, and nothing is measured."""
+    before = forcing.set(name)
+    try:
+        yield
+    finally:
+        forcing.reset(before)
+
+
 def product(x: Tensor, weight: Tensor) -> Tensor:
-    """x (..., K) times weight (N, K) to (..., N), for inference on a CPU."""
-    rows = x.numel() // x.shape[-1]
-    key = (rows, weight.shape, weight.dtype, torch.get_num_threads())
-    name = known.get(key)
+    """x (..., K) times weight (N, K) to (..., N); F.linear where a gradient is needed."""
+    if x.requires_grad or (weight.requires_grad and torch.is_grad_enabled()):
+        return F.linear(x, weight)
+    inputs = weight.size(1)
+    rows = x.numel() // inputs
+    if rows == 1:
+        return F.linear(x, weight)
+    measured = MEASURED_FOR[rows] if rows <= MAX_ROWS else 1
+    key = (measured, weight.size(0), inputs, weight.dtype, torch.get_num_threads())
+    name = forcing.get() or known.get(key)
     if name is None:
         name = known[key] = choose(rows, weight)
     if name == "linear" or x.dim() == 2:
@@ -79,14 +112,16 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def choose(rows: int, weight: Tensor) -> str:
-    """The kernel's name for so many rows of this matrix: forced, chosen before, or measured now."""
+    """The kernel for that many rows of this matrix, by name: forced, chosen before, or measured."""
     if weight.device.type != "cpu":
+        return "linear"
+    if rows == 1:
         return "linear"
     if forced():
         return forced()
-    if rows == 1 or rows > MOST:
+    rows = measured_for(rows)
+    if rows == 1:
         return "linear"
-    rows = next((step for step in STEPS if step >= rows), STEPS[-1])
     what = describe(rows, weight)
     if what not in chosen:
         chosen[what] = measure(rows, weight)
@@ -100,17 +135,18 @@ def describe(rows: int, weight: Tensor) -> str:
 
 
 def measure(rows: int, weight: Tensor) -> str:
-    """Tries the kernels in turn on matrices of ones, of `weight`'s shape (at most a quarter of COLD
-    large)."""
-    outputs = min(len(weight), COLD // 4 // (weight.shape[1] * weight.itemsize) or 1)
+    """Times the kernels in turn on matrices of ones, of `weight`'s shape but at most a quarter of
+    COLD_BYTES large, and returns the fastest one's name."""
+    outputs = min(len(weight), COLD_BYTES // 4 // (weight.shape[1] * weight.itemsize) or 1)
     size = outputs * weight.shape[1] * weight.itemsize
-    matrices = weight.new_ones(1 if size < SMALL else COLD // size, outputs, weight.shape[1])
+    copies = 1 if size < SMALL_BYTES else COLD_BYTES // size
+    matrices = weight.new_ones(copies, outputs, weight.shape[1])
     x = weight.new_ones(rows, weight.shape[1])
     seconds = {name: [] for name in KERNELS}
     began = perf_counter()
     calls = 0
     while calls < 4 * len(KERNELS) or (
-        perf_counter() - began < SECONDS and calls < 20 * len(KERNELS)
+        perf_counter() - began < MEASURE_SECONDS and calls < 20 * len(KERNELS)
     ):
         name = list(KERNELS)[calls % len(KERNELS)]
         start = perf_counter()
@@ -120,15 +156,14 @@ def measure(rows: int, weight: Tensor) -> str:
         except RuntimeError:  # a kernel that doesn't know this dtype or machine
             seconds[name].append(float("inf"))
         calls += 1
-    least = {
-        name: min(times) for name, times in seconds.items()
-    }  # others on the machine only ever add
+    # The least of each, because other work on the machine only ever adds.
+    least = {name: min(times) for name, times in seconds.items()}
     best = min(least, key=least.get)
-    return best if least[best] < GAIN * least["linear"] else "linear"
+    return best if least[best] < MAX_SHARE * least["linear"] else "linear"
 
 
 def table() -> str:
-    """What was chosen so far in this process: a line for every matrix, a column for every number of
+    """What was chosen so far in this process: a line for each matrix, a column for each number of
     rows."""
     if forced():
         return f"{forced()}, forced by QWENLAB_LINEAR"
@@ -136,12 +171,13 @@ def table() -> str:
     for what, name in chosen.items():
         rows, matrix = what.split(" rows, ")
         matrices.setdefault(matrix, {})[rows] = name
-    lines = [f"{'rows':36}" + "".join(f"{step:>8}" for step in STEPS)]
+    lines = [f"{'rows':36}" + "".join(f"{count:>11}" for count in ROW_COUNTS)]
     for matrix, names in matrices.items():
-        lines.append(f"{matrix:36}" + "".join(f"{names.get(str(step), '-'):>8}" for step in STEPS))
+        cells = [names.get(str(count), "-") for count in ROW_COUNTS]
+        lines.append(f"{matrix:36}" + "".join(f"{cell:>11}" for cell in cells))
     return "\n".join(lines)
 
 
 def record() -> dict[str, str]:
-    """The same for a program: what a timing keeps beside its figures."""
+    """The same for a program: what a timing stores beside its figures."""
     return {"forced": forced()} if forced() else dict(chosen)

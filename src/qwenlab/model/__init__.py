@@ -1,1 +1,1 @@
-"""Qwen models: configuration, weights, layers, the state of a generation, tokenizer and loading."""
+"""Qwen models: configuration, weights, layers, and the state of a generation."""

@@ -3,16 +3,18 @@ they may attend to.
 
 Inside the model padding always trails. A caller's pads are removed once, at the door (`from_mask`),
 so every layer deals with lengths only, and results go back to where the caller's tokens stood
-(`to_caller`). flash-linear-attention's gated layers do the same.
+(`to_caller`). flash-linear-attention's gated layers do the same. The one exception is a rectangle
+with a custom mask, which is computed as given (`from_rectangle`).
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from qwenlab.model.state import State
+from qwenlab.model.state import Slots, State
 
 
 class lazy:
@@ -26,7 +28,7 @@ class lazy:
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, batch, owner=None):
+    def __get__(self, batch: Any, owner: type | None = None) -> Any:
         if batch is None:
             return self
         value = self.compute(batch)
@@ -38,18 +40,18 @@ class lazy:
 class ForwardBatch:
     """The rows of one forward pass, as the host knows them. B rows, W = tokens of the widest row.
 
-    input_ids (B, W) int64 with 0 at the trailing pads; `num_tokens`, real tokens of each row in
+    input_ids (B, W) int64 with 0 at the trailing pads; `num_new_tokens`, real tokens of each row in
     this pass; `num_computed_tokens`, those its slot of the state held before. `slots` names each
-    row's slot. Whatever else a layer needs (positions, masks, indices) is derived from these when
-    it is first asked for, and then kept.
+    row's slot (empty without a state). Whatever else a layer needs (positions, masks, indices) is
+    derived from these when it is first asked for, and then kept.
     """
 
     input_ids: Tensor
-    num_tokens: Sequence[int]
+    num_new_tokens: Sequence[int]
     num_computed_tokens: Sequence[int]
     state: State | None = None
     slots: Sequence[int] = ()
-    own_mask: bool = False  # whether `attention_mask` is the reader's
+    custom_mask: bool = False  # whether `attention_mask` was given by the caller
     source_mask: Tensor | None = None  # (B, T) where the caller's tokens stood; None: not moved
     scratch: dict = field(default_factory=dict, repr=False)  # what fast/ works out once per pass
 
@@ -57,20 +59,20 @@ class ForwardBatch:
     def from_lengths(
         cls,
         input_ids: Tensor,
-        num_tokens: Sequence[int],
+        num_new_tokens: Sequence[int],
         state: State | None = None,
-        rows: Sequence[int] | None = None,
+        slots: Slots | None = None,
     ) -> "ForwardBatch":
-        """Rows whose padding trails already: input_ids (B, W), of which row b has `num_tokens[b]`.
+        """Rows whose padding trails already: row b of input_ids (B, W) has `num_new_tokens[b]`.
 
-        `rows` gives for each row its slot of the state (None = all slots, in order). Nothing is
+        `slots` gives for each row its slot of the state (None = all slots, in order). Nothing is
         asked of the device. Raises ValueError for slots that are not there, are named twice or are
         invalid.
         """
         if state is None:
-            return cls(input_ids, num_tokens, [0] * len(num_tokens))
-        slots = state.slots_of(rows, len(num_tokens))
-        return cls(input_ids, num_tokens, state.lengths_of(slots), state, slots)
+            return cls(input_ids, num_new_tokens, [0] * len(num_new_tokens))
+        slots = state.slots_of(slots, len(num_new_tokens))
+        return cls(input_ids, num_new_tokens, state.lengths_of(slots), state, slots)
 
     @classmethod
     def from_mask(
@@ -78,7 +80,7 @@ class ForwardBatch:
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         state: State | None = None,
-        rows: Sequence[int] | None = None,
+        slots: Slots | None = None,
     ) -> "ForwardBatch":
         """Rows with pads anywhere: attention_mask (B, T) bool, True = real, None = all real.
 
@@ -88,16 +90,16 @@ class ForwardBatch:
         """
         batch, width = input_ids.shape
         if attention_mask is None:
-            return cls.from_lengths(input_ids, [width] * batch, state, rows)
-        num_tokens = attention_mask.sum(1).tolist()
-        if min(num_tokens) == width:
-            return cls.from_lengths(input_ids, num_tokens, state, rows)
-        longest = max(max(num_tokens), 1)
+            return cls.from_lengths(input_ids, [width] * batch, state, slots)
+        num_new_tokens = attention_mask.sum(1).tolist()
+        if min(num_new_tokens) == width:
+            return cls.from_lengths(input_ids, num_new_tokens, state, slots)
+        longest = max(max(num_new_tokens), 1)
         real_first = (~attention_mask).long().argsort(dim=1, stable=True)  # (B, T): columns
         real_first = real_first[:, :longest]  # (B, W)
         is_real = attention_mask.gather(1, real_first)
         front = input_ids.gather(1, real_first).masked_fill(~is_real, 0)
-        moved = cls.from_lengths(front, num_tokens, state, rows)
+        moved = cls.from_lengths(front, num_new_tokens, state, slots)
         moved.source_mask = attention_mask
         return moved
 
@@ -105,12 +107,12 @@ class ForwardBatch:
     def from_rectangle(
         cls, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor
     ) -> "ForwardBatch":
-        """A rectangle (B, T) computed as given, pads included, under the reader's own mask.
+        """A rectangle (B, T) computed as given, pads included, under the caller's custom mask.
 
         attention_mask (B, 1, T, T) bool, True = may attend; position_ids (B or 1, T) int64.
         """
         batch, width = input_ids.shape
-        given = cls(input_ids, [width] * batch, [0] * batch, own_mask=True)
+        given = cls(input_ids, [width] * batch, [0] * batch, custom_mask=True)
         given.attention_mask = attention_mask
         given.position_ids = position_ids
         return given
@@ -125,11 +127,11 @@ class ForwardBatch:
         """K, the tokens that the longest row holds after this pass."""
         if self.state is None:
             return self.width
-        return max(map(sum, zip(self.num_computed_tokens, self.num_tokens, strict=True)))
+        return max(map(sum, zip(self.num_computed_tokens, self.num_new_tokens, strict=True)))
 
     @lazy
-    def level(self) -> bool:
-        """Whether all rows stand at the same position."""
+    def aligned(self) -> bool:
+        """Whether all rows start this pass at the same position."""
         return min(self.num_computed_tokens) == max(self.num_computed_tokens)
 
     @lazy
@@ -141,9 +143,9 @@ class ForwardBatch:
     @lazy
     def valid_mask(self) -> Tensor | None:
         """(B, W) bool, True = real; None where every token is."""
-        if min(self.num_tokens) == self.width:
+        if min(self.num_new_tokens) == self.width:
             return None
-        counts = torch.tensor(self.num_tokens, device=self.input_ids.device)
+        counts = torch.tensor(self.num_new_tokens, device=self.input_ids.device)
         return torch.arange(self.width, device=self.input_ids.device) < counts[:, None]
 
     @lazy
@@ -167,15 +169,15 @@ class ForwardBatch:
 
     @lazy
     def cache_index(self) -> tuple[Tensor, Tensor]:
-        """Slot (N,) and position (N,) of each real token: where its key and value are kept."""
+        """Slot (N,) and position (N,) of each real token: where its key and value are stored."""
         slots = torch.tensor(self.slots, device=self.input_ids.device)[:, None]
         return self.real(slots.expand(-1, self.width)), self.real(self.position_ids)
 
     def make_room(self) -> None:
-        """Lets the state grow where a row would not fit. Raises ValueError if it must not grow."""
+        """Lets the state grow where a row would not fit. Raises ValueError if it is fixed."""
         capacity = self.state.capacity
         if capacity is not None and self.num_keys > capacity:
-            held = map(sum, zip(self.num_computed_tokens, self.num_tokens, strict=True))
+            held = map(sum, zip(self.num_computed_tokens, self.num_new_tokens, strict=True))
             longest = list(held).index(self.num_keys)
             self.state.make_room(self.num_keys, self.slots[longest])
 
@@ -184,12 +186,11 @@ class ForwardBatch:
         return x.flatten(0, 1) if self.valid_mask is None else x[self.valid_mask]
 
     def update_cache(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Keeps this pass's keys and values (B, W, KVH, D); returns each row's whole (B, KVH, K,
-        D).
+        """Stores this pass's keys and values (B, W, KVH, D) in the rows' slots.
 
-        Only real tokens are kept, so no query of a later pass can see a pad. (A model that `load`
-        made fast for a CPU writes them by `qwenlab.fast.attention.update_cache`, held equal by a
-        test.)
+        Returns all that each row holds now, (B, KVH, K, D). Only real tokens are stored, so no
+        query of a later pass can see a pad. (A model that `load` made fast for a CPU stores them by
+        `qwenlab.fast.attention.update_cache`, held equal by a test.)
         """
         if self.state is None:
             return keys.transpose(1, 2), values.transpose(1, 2)
@@ -202,32 +203,32 @@ class ForwardBatch:
         return keys[self.slot_index], values[self.slot_index]
 
     def last_inputs(self, inputs: Tensor) -> Tensor:
-        """Of inputs (B, P + W, C), P older ones first, the P that end with each row's last real
-        one.
+        """Each row's last P real inputs, (B, P, C).
 
-        A row without a real token in this pass keeps its P older inputs.
+        inputs (B, P + W, C): P older ones, then this pass's. A row without a real token in this
+        pass keeps its P older inputs.
         """
         older = inputs.shape[1] - self.width
         if self.valid_mask is None:
             return inputs[:, self.width :]
-        counts = torch.tensor(self.num_tokens, device=inputs.device)
+        counts = torch.tensor(self.num_new_tokens, device=inputs.device)
         columns = counts[:, None] + torch.arange(older, device=inputs.device)  # (B, P)
         rows = torch.arange(len(inputs), device=inputs.device)[:, None]
         return inputs[rows, columns]
 
     def last_token(self, x: Tensor) -> Tensor:
         """x (B, W, F) at each row's last real token: (B, F). A row without one gets its first
-        entry."""
+        position."""
         if self.width == 1:
             return x[:, 0]
-        last = torch.tensor(self.num_tokens, device=x.device).clamp(min=1) - 1
+        last = torch.tensor(self.num_new_tokens, device=x.device).clamp(min=1) - 1
         return x[torch.arange(len(x), device=x.device), last]
 
     def hide_empty_rows(self, x: Tensor) -> Tensor:
         """x (B, F) with zeros in each row that has no real token in this pass."""
-        if min(self.num_tokens) > 0:
+        if min(self.num_new_tokens) > 0:
             return x
-        empty = torch.tensor(self.num_tokens, device=x.device) == 0
+        empty = torch.tensor(self.num_new_tokens, device=x.device) == 0
         return x.masked_fill(empty[:, None], 0)
 
     def to_caller(self, x: Tensor) -> Tensor:

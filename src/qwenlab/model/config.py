@@ -41,23 +41,20 @@ class Config:
     max_position_embeddings: int
     rope_theta: float
     rms_norm_eps: float = 1e-6
-    tie_word_embeddings: bool = (
-        False  # transformers' class default; published small models say true in the JSON
-    )
+    # False is transformers' class default; published small models say true in the JSON.
+    tie_word_embeddings: bool = False
     initializer_range: float = 0.02
     eos_token_id: tuple[int, ...] = field(default=())
     layer_types: tuple[str, ...] = field(default=())
-    partial_rotary_factor: float = 1.0  # the share of a head's features that positions turn
+    partial_rotary_factor: float = 1.0  # the fraction of head_dim that RoPE rotates
     linear_num_key_heads: int = 0
     linear_num_value_heads: int = 0
     linear_key_head_dim: int = 0
     linear_value_head_dim: int = 0
     linear_conv_kernel_dim: int = 0
 
-    def __post_init__(self):
-        if (
-            not self.is_qwen3_5
-        ):  # said here, so that a copy with another number of layers is right too
+    def __post_init__(self) -> None:
+        if not self.is_qwen3_5:  # here, so that a copy with another number of layers is right too
             object.__setattr__(self, "layer_types", KINDS[:1] * self.num_hidden_layers)
         elif len(self.layer_types) != self.num_hidden_layers:
             raise ConfigError(
@@ -72,11 +69,11 @@ class Config:
 
     @property
     def rotary_dim(self) -> int:
-        """How many features of a head positions turn."""
+        """How many features of a head RoPE rotates."""
         return int(self.head_dim * self.partial_rotary_factor)
 
     @classmethod
-    def from_folder(cls, folder) -> "Config":
+    def from_folder(cls, folder: str | Path) -> "Config":
         """Reads `folder/config.json`. Raises ConfigError in one line that names the file."""
         path = Path(folder) / "config.json"
         return cls.from_dict(read_json(path, ConfigError), source=str(path))
@@ -107,9 +104,8 @@ class Config:
                 raise ConfigError(f"{source}: {name} is {value!r}, expected true or false")
             if kind is int:
                 refuse_size(name, value, source)
-            if kind is float and not (
-                number(value) and 0 < value < 1e38
-            ):  # the model works in float32
+            in_float32 = is_number(value) and 0 < value < 1e38
+            if kind is float and not in_float32:
                 raise ConfigError(f"{source}: {name} is {value!r}, expected a number above 0")
             picked[name] = float(value) if kind is float else value
         config = cls(**picked)
@@ -120,17 +116,17 @@ class Config:
 OPTIONAL = {"rms_norm_eps", "tie_word_embeddings", "initializer_range", "eos_token_id"}
 
 
-def number(value) -> bool:
+def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def whole_number(value) -> bool:
-    return number(value) and isinstance(value, int) and value >= 1
+def is_whole_number(value: object) -> bool:
+    return is_number(value) and isinstance(value, int) and value >= 1
 
 
-def refuse_size(name: str, value, source: str) -> None:
+def refuse_size(name: str, value: object, source: str) -> None:
     """Raises ConfigError unless `value` is a size that a model can have."""
-    if not whole_number(value):
+    if not is_whole_number(value):
         raise ConfigError(f"{source}: {name} is {value!r}, expected a whole number of at least 1")
     most = {"num_hidden_layers": MOST_LAYERS, "max_position_embeddings": MOST_TOKENS}.get(
         name, MOST_FEATURES
@@ -169,12 +165,13 @@ def find_rope(values: dict) -> dict:
 def find_layer_types(values: dict, source: str) -> tuple[str, ...]:
     """Each layer's kind: listed, or for Qwen3.5 every `full_attention_interval`-th (4 where absent)
     full attention."""
-    layers, listed = values.get("num_hidden_layers"), values.get("layer_types")
-    if not whole_number(layers) or layers > MOST_LAYERS:
+    layers = values.get("num_hidden_layers")
+    listed = values.get("layer_types")
+    if not is_whole_number(layers) or layers > MOST_LAYERS:
         return ()  # refused by name a moment later
     if listed is None:
         every = 1 if values["model_type"] == "qwen3" else values.get("full_attention_interval", 4)
-        if not whole_number(every):
+        if not is_whole_number(every):
             raise ConfigError(
                 f"{source}: full_attention_interval is {every!r}, "
                 "expected a whole number of at least 1"
@@ -185,7 +182,7 @@ def find_layer_types(values: dict, source: str) -> tuple[str, ...]:
     return tuple(listed)
 
 
-def as_ids(value, source: str, error: type[QwenlabError]) -> tuple[int, ...]:
+def as_ids(value: object, source: str, error: type[QwenlabError]) -> tuple[int, ...]:
     """The eos_token_id of a JSON file (None, one id or a list) as a tuple. Raises `error`, naming
     the file."""
     ids = value if isinstance(value, list) else [] if value is None else [value]
@@ -198,7 +195,7 @@ def as_ids(value, source: str, error: type[QwenlabError]) -> tuple[int, ...]:
 
 
 def refuse_what_is_not_computed(values: dict, source: str) -> None:
-    """A switch we'd ignore would give wrong numbers in silence: name it instead."""
+    """Raises ConfigError for a setting that we would ignore and so get wrong numbers silently."""
     for name, kind in {"rope_parameters": dict, "rope_scaling": dict, "layer_types": list}.items():
         if not isinstance(values.get(name) or kind(), kind):
             raise ConfigError(f"{source}: {name} is {values[name]!r}, expected a {kind.__name__}")
@@ -238,7 +235,8 @@ def refuse_what_does_not_fit(config: Config, source: str) -> None:
         "linear_num_value_heads": "linear_num_key_heads",
     }
     for whole, part in pairs.items():
-        many, few = getattr(config, whole), getattr(config, part)
+        many = getattr(config, whole)
+        few = getattr(config, part)
         if few and many % few:
             raise ConfigError(f"{source}: {whole} {many} is not a multiple of {part} {few}")
     widths = {

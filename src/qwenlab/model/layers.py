@@ -8,8 +8,16 @@ from qwenlab.model.batch import ForwardBatch
 from qwenlab.model.config import Config
 
 
+def at_least_float32(x: Tensor) -> Tensor:
+    """x in float32, or in float64 if it is: what sums, exponents and roots are computed in."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
 class RMSNorm(nn.Module):
-    """x / rms(x) * weight over the last dimension, in float32 (Zhang & Sennrich, arXiv:1910.07467).
+    """x / rms(x) * weight over the last dimension (Zhang & Sennrich, arXiv:1910.07467).
+
+    In float32 at least: the published code computes it in float32 even in a float64 model, which we
+    leave in float64.
 
     Qwen3.5's norms are zero-centred: they store weight - 1, so weight decay pulls them towards the
     identity.
@@ -22,17 +30,16 @@ class RMSNorm(nn.Module):
         self.zero_centred = zero_centred
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        mean_square = wide.pow(2).mean(-1, keepdim=True)
-        normed = wide * torch.rsqrt(mean_square + self.eps)
+        precise = at_least_float32(x)
+        mean_square = precise.pow(2).mean(-1, keepdim=True)  # (..., 1)
+        normed = precise * torch.rsqrt(mean_square + self.eps)
         if self.zero_centred:
-            return (normed * (1 + self.weight.float())).to(x.dtype)
+            return (normed * (1 + at_least_float32(self.weight))).to(x.dtype)
         return normed.to(x.dtype) * self.weight
 
 
 class MLP(nn.Module):
-    """down(silu(gate(x)) * up(x)), the gated unit of Shazeer, arXiv:2002.05202. (B, W, hidden) to
-    the same."""
+    """down(silu(gate(x)) * up(x)), the gated unit of Shazeer, arXiv:2002.05202."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -41,7 +48,9 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        """x (B, W, hidden) to the same."""
+        gate = F.silu(self.gate_proj(x))  # (B, W, intermediate)
+        return self.down_proj(gate * self.up_proj(x))
 
 
 class Rotary(nn.Module):
@@ -62,11 +71,12 @@ class Rotary(nn.Module):
     def angles(self, position_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """position_ids (...) int64 to cos and sin (..., 1, R).
 
-        The angles are computed in float32: in bfloat16 position 1001 would be 1000.
+        The angles are computed in float32 at least: in bfloat16 position 1001 would be 1000.
         """
-        pairs = torch.arange(0, self.rotary_dim, 2, device=position_ids.device)
-        frequencies = 1.0 / self.theta ** (pairs.float() / self.rotary_dim)  # (R / 2,)
-        angles = position_ids[..., None, None].float() * frequencies  # (..., 1, R / 2)
+        angle_dtype = torch.promote_types(dtype, torch.float32)
+        pairs = torch.arange(0, self.rotary_dim, 2, device=position_ids.device, dtype=angle_dtype)
+        frequencies = 1.0 / self.theta ** (pairs / self.rotary_dim)  # (R / 2,)
+        angles = position_ids[..., None, None].to(angle_dtype) * frequencies  # (..., 1, R / 2)
         angles = torch.cat((angles, angles), dim=-1)  # (..., 1, R)
         return angles.cos().to(dtype), angles.sin().to(dtype)
 

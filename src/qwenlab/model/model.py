@@ -12,7 +12,7 @@ from qwenlab.model.batch import ForwardBatch
 from qwenlab.model.config import Config
 from qwenlab.model.deltanet import DeltaNet
 from qwenlab.model.layers import MLP, RMSNorm, Rotary
-from qwenlab.model.state import State
+from qwenlab.model.state import Slots, State
 
 
 class Layer(nn.Module):
@@ -107,7 +107,7 @@ class Model(nn.Module):
         return self.model.embed_tokens.weight.device
 
     def new_state(self, batch_size: int, capacity: int | None = None) -> State:
-        """An empty state for `batch_size` rows of `capacity` tokens each (None = it grows)."""
+        """An empty state of `batch_size` slots for `capacity` tokens each (None = it grows)."""
         return State(self.config, batch_size, capacity, self.dtype, self.device)
 
     def forward(
@@ -116,7 +116,7 @@ class Model(nn.Module):
         attention_mask: Tensor | None = None,
         state: State | None = None,
         *,
-        rows=None,
+        rows: Slots | None = None,
         position_ids: Tensor | None = None,
         last_only: bool = False,
         hidden_only: bool = False,
@@ -127,40 +127,40 @@ class Model(nn.Module):
         (True = real; pads left, right or inside), None = all real. Returns (B, T, vocab) float32
         with zeros at pads, or with `last_only` (B, vocab) of each row's last real token.
 
-        With a `state` the row's earlier tokens are seen and this call's are added; `rows` (B,)
-        names the state's slots (None = all, in order). A row without a real token stays as it is,
-        its logits are 0. A state is for inference: no gradients are kept, and inside torch.autocast
-        the call computes in the model's own dtype.
+        With a `state` each row sees the earlier tokens of its slot and adds this call's to them;
+        `rows` (B,) gives for each row its slot (None = all, in order). The slot of a row without a
+        real token stays as it is, and the row's logits are 0. A state is for inference: no
+        gradients are kept, and inside torch.autocast the call computes in the model's own dtype.
 
-        Without a state, `attention_mask` may also be the reader's own (B, 1, T, T) bool mask, True
-        = may attend. Then nothing is moved: the rectangle is computed as given, pads included, at
+        Without a state, `attention_mask` may also be a custom (B, 1, T, T) bool mask, True = may
+        attend. Then nothing is moved: the rectangle is computed as given, pads included, at
         `position_ids` (B, T) int64 (default 0..T-1), and `last_only` means the last column. Linear
         attention has no use for such a mask.
 
         `hidden_only` returns what `logits` is computed from, (B, T, hidden) or (B, hidden), so that
-        whoever wants the logits of a few positions never holds all of them.
+        a caller who wants the logits of a few positions never holds all of them.
 
         Raises ValueError for ids outside the vocabulary, a mask of another shape or type, a row
-        without a real token and without a state, a row longer than the state's capacity, a row that
-        an interrupted call left invalid, and a state made for another model, dtype or device.
+        without a real token and without a state, a row longer than the state's capacity, a slot
+        that an interrupted call left invalid, and a state made for another model, dtype or device.
         """
-        own_mask = check_call(input_ids, attention_mask, state, rows, position_ids)
-        if own_mask and "linear_attention" in self.config.layer_types:
+        custom_mask = check_call(input_ids, attention_mask, state, rows, position_ids)
+        if custom_mask and "linear_attention" in self.config.layer_types:
             raise ValueError(
                 "linear attention takes no (B, 1, T, T) mask: give the (B, T) mask of real tokens"
             )
         input_ids = input_ids.to(self.device)
         if attention_mask is not None:
             attention_mask = attention_mask.to(self.device)
-        if own_mask:
+        if custom_mask:
             if position_ids is None:
                 position_ids = torch.arange(input_ids.shape[1])[None]
             position_ids = position_ids.to(self.device)
             batch = ForwardBatch.from_rectangle(input_ids, attention_mask, position_ids)
         else:
             batch = ForwardBatch.from_mask(input_ids, attention_mask, state, rows)
-        if state is None and 0 in batch.num_tokens:
-            empty = list(batch.num_tokens).index(0)
+        if state is None and 0 in batch.num_new_tokens:
+            empty = list(batch.num_new_tokens).index(0)
             raise ValueError(f"row {empty} has no real token and there is no state")
         if batch.input_ids.is_cpu or batch.width > 1:  # a GPU's decode step is not made to wait
             check_ids(batch.input_ids, self.config.vocab_size)
@@ -177,7 +177,7 @@ class Model(nn.Module):
         if batch.state is None:
             return self.outputs(batch, last_only, hidden_only)
         batch.state.check_made_for(self.config, self.dtype, self.device)
-        if max(batch.num_tokens) == 0:  # no real tokens: skip the forward pass
+        if max(batch.num_new_tokens) == 0:  # no real tokens: skip the forward pass
             size = self.config.hidden_size if hidden_only else self.config.vocab_size
             nothing = torch.zeros(*batch.input_ids.shape, size, device=self.device)
             return nothing[:, 0] if last_only else batch.to_caller(nothing)
@@ -186,7 +186,7 @@ class Model(nn.Module):
         with for_inference(self.device.type):
             batch.state.begin(batch.slots)
             out = self.outputs(batch, last_only, hidden_only)
-            batch.state.commit(batch.slots, batch.num_tokens)  # last: see State's rule
+            batch.state.commit(batch.slots, batch.num_new_tokens)  # last: see State's rule
         return out
 
     def outputs(self, batch: ForwardBatch, last_only: bool, hidden_only: bool) -> Tensor:
@@ -217,8 +217,14 @@ def for_inference(device_type: str) -> AbstractContextManager:
     return nullcontext()
 
 
-def check_call(input_ids, attention_mask, state, rows, position_ids) -> bool:
-    """Whether the mask is the reader's own. Raises ValueError, in one line, for arguments that
+def check_call(
+    input_ids: Tensor,
+    attention_mask: Tensor | None,
+    state: State | None,
+    rows: Slots | None,
+    position_ids: Tensor | None,
+) -> bool:
+    """Whether the mask is a custom one. Raises ValueError, in one line, for arguments that
     don't fit each other."""
     given = (
         ("input_ids", input_ids),
@@ -228,7 +234,7 @@ def check_call(input_ids, attention_mask, state, rows, position_ids) -> bool:
     for name, value in given:
         if not isinstance(value, Tensor) and (value is not None or name == "input_ids"):
             raise ValueError(f"{name} is a {type(value).__name__}, expected a tensor")
-    own_mask = attention_mask is not None and attention_mask.dim() == 4
+    custom_mask = attention_mask is not None and attention_mask.dim() == 4
     if input_ids.dim() != 2 or input_ids.dtype != torch.int64 or 0 in input_ids.shape:
         raise ValueError(
             f"input_ids is {tuple(input_ids.shape)} {input_ids.dtype}, "
@@ -236,18 +242,18 @@ def check_call(input_ids, attention_mask, state, rows, position_ids) -> bool:
         )
     batch, width = input_ids.shape
     if attention_mask is not None:
-        expected = (batch, 1, width, width) if own_mask else (batch, width)
+        expected = (batch, 1, width, width) if custom_mask else (batch, width)
         if tuple(attention_mask.shape) != expected or attention_mask.dtype != torch.bool:
             raise ValueError(
                 f"attention_mask is {tuple(attention_mask.shape)} {attention_mask.dtype}, expected "
                 f"{expected} bool: True at the real tokens of this call"
             )
-    if own_mask and state is not None:
+    if custom_mask and state is not None:
         raise ValueError(
             "a (B, 1, T, T) mask works without a state only: a state hides pads by itself"
         )
     if position_ids is not None:
-        if not own_mask:
+        if not custom_mask:
             raise ValueError("position_ids needs a (B, 1, T, T) mask beside it")
         if (
             tuple(position_ids.shape) not in ((batch, width), (1, width))
@@ -258,8 +264,8 @@ def check_call(input_ids, attention_mask, state, rows, position_ids) -> bool:
                 f"expected {(batch, width)} int64"
             )
     if rows is not None and state is None:
-        raise ValueError("rows names rows of a state, but there is no state")
-    return own_mask
+        raise ValueError("rows names slots of a state, but there is no state")
+    return custom_mask
 
 
 def check_ids(ids: Tensor, vocab_size: int) -> None:

@@ -1,5 +1,4 @@
-"""What a batch of rows remembers between calls, in one object, and how many tokens
-each row holds."""
+"""What a model remembers between calls, slot by slot, in one object."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,27 +7,28 @@ from torch import Tensor
 
 from qwenlab.model.config import Config
 
-GROWING = ("keys", "values")  # these have a place for every token; the others keep their size
+GROWING = ("keys", "values")  # these have room for each token; the others keep their size
+Slots = Sequence[int] | Sequence[bool] | Tensor  # by number, or one bool per slot
 
 
 class State:
-    """The memory of `batch_size` slots. Made by `model.new_state`, used by `model(...,
-    state=state)`.
+    """What `batch_size` slots hold. Made by `model.new_state`, used by `model(..., state=state)`.
 
-    A slot is one place along the first dimension of every tensor here. A row of a call works in one
-    slot: `rows=` names it, for each row of the call's batch.
+    A slot is an index into the first dimension of every tensor here. A row is an index into the
+    batch of one call; the call's `rows=` gives, for each row, its slot.
 
-    `lengths` (slots,) int64, on the host: real tokens each slot holds. `layers[n]` holds layer n's
-    tensors by name, slots first: "keys" and "values" (slots, KVH, C, D), of which slot s has
-    `lengths[s]` positions in use; or "conv_state" (slots, taps - 1, channels) and "recurrent_state"
-    (slots, heads, Dk, Dv) float32, as large after a million tokens as after one. No pad is stored.
+    `lengths` (slots,) int64, on the host: real tokens that each slot holds. `layers[n]` holds layer
+    n's tensors by name: the cache, "keys" and "values" (slots, KVH, C, D), of which slot s uses the
+    first `lengths[s]` positions; or "conv_state" (slots, taps - 1, channels) and "recurrent_state"
+    (slots, heads, Dk, Dv) in float32 at least, as large after a million tokens as after one. No pad
+    is stored.
 
-    With `capacity` (tokens a slot) the tensors are made once and a longer row is refused; with None
-    they start empty and double when needed.
+    With `capacity` (tokens per slot) the tensors are made once and a longer row is refused; with
+    None they start empty and double when needed.
 
     One rule for calls that fail or are interrupted: `invalid` holds the slots that a call is
-    working on, and they leave it as the call's last act. Whatever broke the call off, its slots
-    stay invalid, and are refused, until they are reset or `put` replaces them.
+    working on, and its last act is to take them out. If the call is broken off, its slots stay
+    invalid, and are refused, until they are reset or replaced by `put`.
 
     The tensors are ordinary ones even if inference mode was on when they were made.
     """
@@ -44,24 +44,24 @@ class State:
         device: torch.device,
     ):
         if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}, expected at least 1 row")
+            raise ValueError(f"batch_size is {batch_size}, expected at least 1 slot")
         if capacity is not None and capacity < 1:
             raise ValueError(
-                f"capacity is {capacity}, expected at least 1 token a row, or None to grow"
+                f"capacity is {capacity}, expected at least 1 token per slot, or None to grow"
             )
         self.made_for = (config, dtype, device)
         self.fixed_capacity = capacity
         self.lengths = torch.zeros(batch_size, dtype=torch.int64)
         self.invalid: set[int] = set()
         self.layers: list[dict[str, Tensor]] = []
+        # At least float32 whatever the model is, because rounding would add up over the tokens.
+        recurrent_dtype = torch.promote_types(dtype, torch.float32)
         for kind in config.layer_types:
             tensors = {}
             for name, shape in shapes(config, capacity or 0)[kind].items():
-                # The memory is float32 whatever the model is: rounding would add up over the
-                # tokens.
-                kept = torch.float32 if name == "recurrent_state" else dtype
+                tensor_dtype = recurrent_dtype if name == "recurrent_state" else dtype
                 # Zeros, not empty: a masked weight of 0 times a NaN in unused memory is NaN.
-                tensors[name] = torch.zeros(batch_size, *shape, dtype=kept, device=device)
+                tensors[name] = torch.zeros(batch_size, *shape, dtype=tensor_dtype, device=device)
             self.layers.append(tensors)
 
     @property
@@ -81,22 +81,22 @@ class State:
         """Bytes of all tensors held, `lengths` included."""
         return self.lengths.nbytes + sum(t.nbytes for layer in self.layers for t in layer.values())
 
-    # --- Rows as the caller sees them ---
+    # --- Slots chosen, copied, emptied ---
 
-    def select(self, rows) -> "State":
-        """A new state of the rows named by an index tensor or list (repeats allowed) or a bool
+    def select(self, slots: Slots) -> "State":
+        """A new state of the slots named by an index tensor or list (repeats allowed) or a bool
         tensor (batch_size,)."""
-        index = self.row_index(rows)
+        index = self.index_of(slots)
         new = self._map(lambda t: t.index_select(0, index.to(t.device)))
-        for place, row in enumerate(index.tolist()):
-            if row in self.invalid:
-                new.invalid.add(place)
+        for copy, slot in enumerate(index.tolist()):
+            if slot in self.invalid:
+                new.invalid.add(copy)
         return new
 
     def repeat(self, n: int) -> "State":
-        """A new state in which row i has become rows i*n .. i*n+n-1."""
+        """A new state in which slot i has become slots i*n .. i*n+n-1."""
         if n < 1:
-            raise ValueError(f"n is {n}, expected at least 1 copy a row")
+            raise ValueError(f"n is {n}, expected at least 1 copy of each slot")
         return self.select(torch.arange(self.batch_size).repeat_interleave(n))
 
     def snapshot(self) -> "State":
@@ -105,9 +105,9 @@ class State:
         new.invalid = set(self.invalid)
         return new
 
-    def reset(self, rows=None) -> None:
-        """Empties the rows in place (all, if None): length 0, nothing left of the last request."""
-        index = self.row_index(rows)
+    def reset(self, slots: Slots | None = None) -> None:
+        """Empties the slots in place (all, if None): length 0, nothing left of the last request."""
+        index = self.index_of(slots)
         self.invalid.update(index.tolist())
         self.lengths[index] = 0
         for layer in self.layers:
@@ -115,14 +115,14 @@ class State:
                 t.index_fill_(0, index.to(t.device), 0)
         self.invalid.difference_update(index.tolist())
 
-    def put(self, rows, other: "State") -> None:
-        """Copies the rows of `other`, in order, over the rows named here, in place; a single row
-        over all of them."""
-        index = self.row_index(rows)
+    def put(self, slots: Slots, other: "State") -> None:
+        """Copies the slots of `other`, in order, over the slots named here, in place; if it has a
+        single one, over each of them."""
+        index = self.index_of(slots)
         if other.batch_size not in (1, len(index)):
-            raise ValueError(f"put got {len(index)} rows for a state of {other.batch_size}")
+            raise ValueError(f"put got {len(index)} slots for a state of {other.batch_size}")
         if len(index.unique()) != len(index):
-            raise ValueError(f"put names a row twice: {index.tolist()}")
+            raise ValueError(f"put names a slot twice: {index.tolist()}")
         if other._kind() != self._kind():
             raise ValueError("put got a state of another shape or dtype")
         if other is self:
@@ -140,26 +140,26 @@ class State:
                     t = t[:, :, :used]
                     source = source[:, :, :used]
                 t.index_copy_(0, target, source.expand(len(index), *source.shape[1:]))
-        for place, row in enumerate(index.tolist()):
-            if place % other.batch_size not in other.invalid:
-                self.invalid.discard(row)
+        for number, slot in enumerate(index.tolist()):
+            if number % other.batch_size not in other.invalid:
+                self.invalid.discard(slot)
 
-    def move(self, sources, targets) -> None:
-        """Copies rows over others of the same state, in place. What the sources held they still
-        hold."""
-        source = self.row_index(sources)
-        target = self.row_index(targets)
+    def move(self, sources: Slots, targets: Slots) -> None:
+        """Copies slots over others of the same state, in place. The sources still hold what they
+        held."""
+        source = self.index_of(sources)
+        target = self.index_of(targets)
         used = int(self.lengths[torch.cat((source, target))].max())  # beyond it both are empty
-        invalid = [row in self.invalid for row in source.tolist()]
+        invalid = [slot in self.invalid for slot in source.tolist()]
         self.invalid.update(target.tolist())
         self.lengths[target] = self.lengths[source]
         for layer in self.layers:
             for name, t in layer.items():
                 t = t.narrow(2, 0, used) if name in GROWING else t
                 t.index_copy_(0, target.to(t.device), t.index_select(0, source.to(t.device)))
-        for row, stays in zip(target.tolist(), invalid, strict=True):
-            if not stays:
-                self.invalid.discard(row)
+        for slot, stays_invalid in zip(target.tolist(), invalid, strict=True):
+            if not stays_invalid:
+                self.invalid.discard(slot)
 
     # --- One call's slots ---
 
@@ -176,7 +176,7 @@ class State:
         self.invalid.update(slots)
 
     def commit(self, slots: Sequence[int], num_tokens: Sequence[int]) -> None:
-        """The call's last act: its slots hold so many tokens more, and are valid again."""
+        """The call's last act: its slots hold that many more tokens, and are valid again."""
         added = num_tokens[0] if len(set(num_tokens)) == 1 else torch.tensor(num_tokens)
         if isinstance(slots, range):
             self.lengths[slots.start : slots.stop].add_(added)
@@ -186,24 +186,24 @@ class State:
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def make_room(self, length: int, row: int = 0) -> None:
-        """Makes sure that a row can hold `length` tokens. Raises ValueError, naming `row`, if the
-        capacity is fixed."""
+    def make_room(self, length: int, slot: int = 0) -> None:
+        """Lets each slot hold `length` tokens. Raises ValueError, naming `slot`, if the capacity is
+        fixed."""
         capacity = self.capacity
         if capacity is None or length <= capacity:
             return
         if self.fixed_capacity is not None:
             raise ValueError(
-                f"row {row} would hold {length} tokens, its state has room for {capacity}"
+                f"slot {slot} would hold {length} tokens, the state has room for {capacity}"
             )
         grown = max(length, 2 * capacity)
         layers = []
         for layer in self.layers:
             tensors = dict(layer)
             for name in layer.keys() & set(GROWING):
-                slots, heads, used, size = layer[name].shape
-                tensors[name] = layer[name].new_zeros(slots, heads, grown, size)
-                tensors[name][:, :, :used] = layer[name]
+                slots, kv_heads, _, head_dim = layer[name].shape
+                tensors[name] = layer[name].new_zeros(slots, kv_heads, grown, head_dim)
+                tensors[name][:, :, :capacity] = layer[name]
             layers.append(tensors)
         self.layers = layers  # all at once: if memory runs out before, the state is as it was
 
@@ -212,55 +212,57 @@ class State:
         lengths = self.lengths.tolist()
         return [lengths[slot] for slot in slots]
 
-    def slots_of(self, rows, batch: int) -> Sequence[int]:
-        """The slots that a call of `batch` rows names (None = all, in order).
+    def slots_of(self, slots: Slots | None, batch: int) -> Sequence[int]:
+        """For each of a call's `batch` rows its slot; `slots` is the call's `rows=` (None = all, in
+        order).
 
         Raises ValueError for slots that are not there, are named twice or are invalid.
         """
-        if rows is None:
-            rows = range(self.batch_size)
-        simple = isinstance(rows, range) and rows.step == 1
-        if not (simple and 0 <= rows.start < rows.stop <= self.batch_size):
-            rows = self.row_index(rows).tolist()
-            if len(set(rows)) != len(rows):
-                raise ValueError(f"rows names a row twice: {rows}")
-        lost = self.invalid.intersection(rows)
+        if slots is None:
+            slots = range(self.batch_size)
+        simple = isinstance(slots, range) and slots.step == 1
+        if not (simple and 0 <= slots.start < slots.stop <= self.batch_size):
+            slots = self.index_of(slots).tolist()
+            if len(set(slots)) != len(slots):
+                raise ValueError(f"rows names a slot twice: {slots}")
+        lost = self.invalid.intersection(slots)
         if lost:
             raise ValueError(
-                f"row {min(lost)} is invalid: a call broke off while it changed the row; reset the "
-                "row and read its tokens again, or put a snapshot back"
+                f"slot {min(lost)} is invalid: a call broke off while it changed the slot; reset "
+                "the slot and read its tokens again, or put a snapshot back"
             )
-        if len(rows) != batch:
-            raise ValueError(f"input_ids has {batch} rows, rows names {len(rows)} of the state")
-        return rows
+        if len(slots) != batch:
+            raise ValueError(f"input_ids has {batch} rows, but rows names {len(slots)} slots")
+        return slots
 
-    def row_index(self, rows) -> Tensor:
-        """`rows` (None, int list, index or bool tensor) as host row numbers (N,) int64. Raises
+    def index_of(self, slots: Slots | None) -> Tensor:
+        """`slots` (None, int list, index or bool tensor) as numbers (N,) int64 on the host. Raises
         ValueError."""
-        if rows is None:
+        if slots is None:
             return torch.arange(self.batch_size)
+        unfit = f"{slots!r} names no slots, expected slot numbers or one bool per slot"
         try:
-            index = torch.as_tensor(rows).cpu().reshape(-1)
+            index = torch.as_tensor(slots).cpu().reshape(-1)
         except (TypeError, ValueError, RuntimeError):
-            raise ValueError(f"rows is {rows!r}, expected row numbers or one bool a row") from None
+            raise ValueError(unfit) from None
         if index.dtype == torch.bool:
             if len(index) != self.batch_size:
                 raise ValueError(
-                    f"a bool choice of rows has {len(index)} entries, "
-                    f"the state {self.batch_size} rows"
+                    f"a bool choice of slots has {len(index)} entries, "
+                    f"the state {self.batch_size} slots"
                 )
             index = index.nonzero()[:, 0]
         if len(index) == 0:
-            raise ValueError("no row was chosen")
+            raise ValueError("no slot was chosen")
         if index.is_floating_point():
-            raise ValueError(f"rows is {rows!r}, expected row numbers or one bool a row")
+            raise ValueError(unfit)
         index = index.long()
         if index.min() < 0 or index.max() >= self.batch_size:
-            raise ValueError(f"rows {index.tolist()} are not all within 0..{self.batch_size - 1}")
+            raise ValueError(f"slots {index.tolist()} are not all within 0..{self.batch_size - 1}")
         return index
 
     def _kind(self) -> list[tuple]:
-        """All that two states must share to exchange rows: the shapes but for rows and tokens."""
+        """All that two states must share to exchange slots: shapes, but for slots and tokens."""
         kinds = []
         for layer in self.layers:
             for name, t in layer.items():
@@ -291,16 +293,16 @@ def described(config: Config, dtype: torch.dtype, device: torch.device) -> str:
 
 
 def shapes(config: Config, capacity: int) -> dict[str, dict[str, tuple[int, ...]]]:
-    """What a slot keeps for a layer of each kind: its tensors' shapes."""
-    keys_and_values = (config.num_key_value_heads, capacity, config.head_dim)
+    """The shapes of what a slot holds, by kind of layer and tensor."""
+    cache = (config.num_key_value_heads, capacity, config.head_dim)
     heads = config.linear_num_value_heads
     key_width = config.linear_num_key_heads * config.linear_key_head_dim
     channels = 2 * key_width + heads * config.linear_value_head_dim
-    memory = (heads, config.linear_key_head_dim, config.linear_value_head_dim)
+    recurrent = (heads, config.linear_key_head_dim, config.linear_value_head_dim)
     return {
-        "full_attention": {"keys": keys_and_values, "values": keys_and_values},
+        "full_attention": {"keys": cache, "values": cache},
         "linear_attention": {
             "conv_state": (config.linear_conv_kernel_dim - 1, channels),
-            "recurrent_state": memory,
+            "recurrent_state": recurrent,
         },
     }

@@ -10,6 +10,7 @@ from torch import nn
 
 from qwenlab.errors import QwenlabError, read_json, refuse_lfs_pointer
 from qwenlab.files import replacing
+from qwenlab.model.config import Config
 from qwenlab.model.deltanet import KEPT_FLOAT32
 
 SINGLE = "model.safetensors"
@@ -17,8 +18,9 @@ INDEX = "model.safetensors.index.json"
 FLOATS = ("F64", "F32", "F16", "BF16")
 # where a multimodal Qwen3.5 keeps what a text-only file has under "model."
 NESTED = "model.language_model."
-OTHER_PARTS = ("model.visual.", "mtp.")  # eyes, and a head that guesses several tokens ahead
-HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+OTHER_PARTS = ("model.visual.", "mtp.")  # the vision tower and the multi-token-prediction head
+HEAD = "lm_head.weight"
+EMBEDDING = "model.embed_tokens.weight"
 # RoPE's frequencies, which old checkpoints store and config.json determines
 COMPUTED = "rotary_emb.inv_freq"
 
@@ -28,7 +30,10 @@ class WeightsError(QwenlabError):
 
 
 def load_weights(
-    model: nn.Module, folder, dtype: torch.dtype | None = None, device="cpu"
+    model: nn.Module,
+    folder: str | Path,
+    dtype: torch.dtype | None = None,
+    device: str | torch.device = "cpu",
 ) -> list[str]:
     """Fills `model` (which may live on the meta device) from the safetensors in `folder`.
 
@@ -77,7 +82,7 @@ def load_weights(
     return ignored
 
 
-def save_weights(model: nn.Module, folder, dtype: torch.dtype | None = None) -> Path:
+def save_weights(model: nn.Module, folder: str | Path, dtype: torch.dtype | None = None) -> Path:
     """Writes `folder`/model.safetensors (parameters as `dtype`, None = as they are).
 
     The file appears whole or not at all. Raises OSError.
@@ -92,7 +97,7 @@ def save_weights(model: nn.Module, folder, dtype: torch.dtype | None = None) -> 
     return path
 
 
-def has_own_head(folder) -> bool:
+def has_own_head(folder: str | Path) -> bool:
     """Whether the checkpoint stores an `lm_head` that differs from the embedding, whatever
     config.json says.
 
@@ -116,11 +121,14 @@ def dtype_of(name: str, dtype: torch.dtype | None) -> torch.dtype | None:
     return torch.float32 if dtype is not None and name.endswith(KEPT_FLOAT32) else dtype
 
 
-def language_model(files: dict[str, Path], config) -> tuple[dict[str, tuple[str, Path]], list[str]]:
+def language_model(
+    files: dict[str, Path], config: Config
+) -> tuple[dict[str, tuple[str, Path]], list[str]]:
     """Our name of each tensor to its name in the file and the file, and the names of what the model
     has no use for."""
     unused = OTHER_PARTS if config.is_qwen3_5 else ()
-    published, ignored = {}, []
+    published = {}
+    ignored = []
     for name, path in files.items():
         ours = name.replace(NESTED, "model.", 1)
         tied_head = name == HEAD and config.tie_word_embeddings
@@ -131,9 +139,8 @@ def language_model(files: dict[str, Path], config) -> tuple[dict[str, tuple[str,
         else:
             published[ours] = (name, path)
     if config.tie_word_embeddings and HEAD in files and EMBEDDING not in published:
-        ignored.remove(
-            HEAD
-        )  # one tensor under the name of the other, as some tools save a tied pair
+        # One tensor under the name of the other, as some tools save a tied pair.
+        ignored.remove(HEAD)
         published[EMBEDDING] = (HEAD, files[HEAD])
     return published, ignored
 
@@ -166,7 +173,7 @@ def tensor_files(folder: Path) -> dict[str, Path]:
     return files
 
 
-def open_file(path: Path):
+def open_file(path: Path) -> safe_open:
     """An open safetensors file, or WeightsError in one line that names it."""
     try:
         return safe_open(path, framework="pt")

@@ -1,6 +1,6 @@
-"""`check`: run a reader's function on hand-made and random cases and answer at once.
+"""`check`: runs a reader's function on hand-made and random cases and reports at once.
 
-What an exercise is, its cases and the mistakes that people make stand in `qwenlab.exercises`.
+The exercises, with their cases and the mistakes that people make, are in `qwenlab.exercises`.
 """
 
 import copy
@@ -15,16 +15,19 @@ from qwenlab.teach.heatmaps import heatmap
 from qwenlab.teach.pictures import Html, side_by_side
 
 NOTHING = "Your function returned None."
-Verdict = tuple[list[str], list]  # the lines that say what is wrong (none if it is right), pictures
+Verdict = tuple[
+    list[str], list
+]  # what is wrong, line by line (nothing if it is right), and pictures
 
 
 class Answer(Html):
-    """What `check` returns: `.ok`, and the words and pictures that say why."""
+    """What `check` returns: `.ok`, with the words and pictures that explain it."""
 
     def __init__(self, ok: bool, lines: list[str], pictures: Sequence = ()) -> None:
         self.ok = ok
-        pictures = [picture for picture in pictures if picture is not None]
-        html = "".join(f"<p>{escape(line)}</p>" for line in lines)
+        html = ""
+        for line in lines:
+            html += f"<p>{escape(line)}</p>"
         if pictures:
             html += side_by_side(*pictures).body
         mark = "qwl-good" if ok else "qwl-bad"
@@ -33,9 +36,9 @@ class Answer(Html):
 
 
 def check(name: str, answer: Callable | None) -> Answer:
-    """Run the function `answer` on the cases of exercise `name`.
+    """Runs the function `answer` on the cases of exercise `name`.
 
-    Never raises; the result shows itself, and its `.ok` tells.
+    Never raises. The result shows itself; `.ok` is True where every case passed.
     """
     if name not in exercises.names():
         known = ", ".join(exercises.names())
@@ -52,8 +55,8 @@ def check(name: str, answer: Callable | None) -> Answer:
         try:
             lines, pictures = _run(exercise, arguments, answer)
         except Exception as error:  # a result so odd that it cannot even be compared
-            said = f"{type(error).__name__}: {error}"
-            lines = [f"What your function returned could not be compared: {said}"]
+            problem = f"{type(error).__name__}: {error}"
+            lines = [f"What your function returned could not be compared: {problem}"]
             pictures = []
         if lines == [NOTHING] and not count:
             return Answer(False, [f"{name}: not yet. {NOTHING}"])
@@ -67,22 +70,22 @@ def check(name: str, answer: Callable | None) -> Answer:
 
 
 def _run(exercise: Exercise, arguments: tuple, answer: Callable) -> Verdict:
-    """One case: what is wrong, and pictures of expected and theirs."""
+    """One case: what is wrong, and pictures of the expected and the reader's result."""
     given = copy.deepcopy(arguments)
     try:
         theirs = answer(*given)
     except (Exception, SystemExit) as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        return [f"Called with {_show(arguments)} your function raised {said[:300]}"], []
+        problem = " ".join(f"{type(error).__name__}: {error}".split())
+        return [f"Called with {_show(arguments)} your function raised {problem[:300]}"], []
     if theirs is None:
         return [NOTHING], []
     if not _same(given, arguments):
         return [
             f"Your function changed its own input {_show(arguments)}.",
-            "Hint: callers keep theirs; copy it.",
+            "Hint: the caller still needs its own; copy it.",
         ], []
     expected = _tuple(exercise.solution(*copy.deepcopy(arguments)))
-    # Where one value is due, a list is one value.
+    # Where one value is expected, a list is one value.
     theirs = _tuple(theirs) if len(expected) > 1 else (theirs,)
     if len(theirs) != len(expected):
         names = " and ".join(exercise.results)
@@ -94,10 +97,10 @@ def _run(exercise: Exercise, arguments: tuple, answer: Callable) -> Verdict:
             return [f"{due}, yours is {type(other).__name__}."], []
     if _same(expected, theirs):
         return [], []
-    pairs = zip(exercise.results, expected, theirs, strict=True)
-    result, right, other = next(triple for triple in pairs if not _same(triple[1], triple[2]))
+    triples = zip(exercise.results, expected, theirs, strict=True)
+    result, right, other = next(filter(_differ, triples))
     if _describe(right) == _describe(other):
-        lines = [f"Given {_show(arguments)}: {result} has other values than it should."]
+        lines = [f"Given {_show(arguments)}: {result} has the wrong values."]
     else:
         due = f"{result} should be {_describe(right)}"
         lines = [f"Given {_show(arguments)}: {due}, yours is {_describe(other)}."]
@@ -105,15 +108,18 @@ def _run(exercise: Exercise, arguments: tuple, answer: Callable) -> Verdict:
     if hint:
         lines.append(f"Hint: {hint}")
     right, other = _matrices(right, other)
-    pictures = [
-        _picture(right, f"expected {result}"),
-        _picture(other, f"your {result}", right),
-    ]
-    return lines, pictures
+    pictures = [_picture(right, f"expected {result}"), _picture(other, f"your {result}", right)]
+    return lines, list(filter(None, pictures))
+
+
+def _differ(triple: tuple) -> bool:
+    """Whether a result, (name, right, theirs), is wrong."""
+    _, right, theirs = triple
+    return not _same(right, theirs)
 
 
 def _hint(exercise: Exercise, arguments: tuple, expected: tuple, theirs: tuple) -> str | None:
-    """The hint of the first mistake that gives just this, or else of the first rule broken."""
+    """The hint of the first mistake with this very output, or else of the first broken rule."""
     for wrong, hint in exercise.mistakes:
         output = _tuple(wrong(*copy.deepcopy(arguments)))
         if _same(output, theirs) and not _same(output, expected):
@@ -155,13 +161,15 @@ def _describe(value: Any) -> str:
 
 
 def _show(arguments: tuple) -> str:
-    """In words, floats with 3 digits; each argument, and each entry of a dict, is cut by itself."""
+    """As text, floats to 3 digits; each argument, and each entry of a dict, is cut by itself."""
     return f"({', '.join(map(_short, arguments))})"
 
 
 def _short(value: Any) -> str:
     if isinstance(value, dict):
-        entries = [f"{key!r}: {_short(entry)}" for key, entry in value.items()]
+        entries = []
+        for key, entry in value.items():
+            entries.append(f"{key!r}: {_short(entry)}")
         return f"{{{', '.join(entries)}}}"
     text = repr(_rounded(value)).replace(".0,", ",").replace(".0]", "]")
     return text if len(text) <= 200 else text[:200] + " ..."
@@ -177,7 +185,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _matrices(right: Any, other: Any) -> tuple:
-    """Of masks or weights (..., Q, K): the first matrices that differ. A vector is one row."""
+    """The first matrices of masks or weights (..., Q, K) that differ. A vector is one row."""
     if getattr(right, "ndim", 0) == 1:
         right = right[None]
     if getattr(other, "ndim", 0) == 1:

@@ -1,26 +1,43 @@
-"""`curve`: medians with their spread, on log axes, the values at the points, and the numbers folded
-beneath."""
+"""`curve`: medians with their spread on log axes, labelled at the points, above a folded table of
+the numbers."""
 
 import io
 import math
 import re
+from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from qwenlab.teach import palette
 from qwenlab.teach.pictures import Html
 
-# one pair a series, so that colour is never the only signal
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Point = tuple[float, float, float, float]  # x, median, low, high
+
+# One pair per series, so that colour is never the only signal.
 MARKERS = "os^D"
 LINES = ("-", "--", ":", "-.")
 
 
 class Curve(Html):
-    """What `curve` returns: shows itself as SVG and a table, prints the table, `.figure()` is the
-    matplotlib form."""
+    """What `curve` returns: shows itself as SVG with a table, prints as the table, and `.figure()`
+    is its matplotlib form."""
 
-    def __init__(self, series, x, y, title, alt, log, labels):
+    def __init__(
+        self,
+        series: dict[str, list[Point]],
+        x: str,
+        y: str,
+        title: str,
+        alt: str,
+        log: str,
+        labels: bool | Sequence[str],
+    ) -> None:
         self.series = series
         self.x = x
         self.y = y
@@ -30,24 +47,27 @@ class Curve(Html):
         self.labels = labels
         super().__init__(self._body(), "\n".join(map("  ".join, self.table())))
 
-    def table(self):
-        """The numbers as lines of text, the header first: one line an x, one column a series."""
-        at = []
-        for points in self.series.values():
-            at.append({x: point for x, *point in points})
+    def table(self) -> list[list[str]]:
+        """The numbers as text, the header first: one line per x, one column per series."""
+        texts = {x: [""] * len(self.series) for x in self._xs()}
+        for column, points in enumerate(self.series.values()):
+            for x, *spread in points:
+                texts[x][column] = _cell(*spread)
         lines = [[self.x or "x", *self.series]]
-        for x in sorted(set().union(*at)):
-            lines.append([number(x), *(_cell(points.get(x)) for points in at)])
+        for x, cells in texts.items():
+            lines.append([number(x), *cells])
         return lines
 
-    def figure(self):
+    def _xs(self) -> list[float]:
+        return sorted({x for x, *_ in chain.from_iterable(self.series.values())})
+
+    def figure(self) -> "Figure":
         """The picture as a matplotlib figure (light palette), for slides and print."""
         from matplotlib.pyplot import close, subplots
         from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-        highest = max(
-            self.series, key=lambda name: max(point[1] for point in self.series[name])
-        )  # labelled above
+        # The series with the highest median has its labels above the points.
+        highest = max(self.series, key=lambda name: np.array(self.series[name])[:, 1].max())
         figure, axes = subplots(figsize=(5.6, 3.3), layout="constrained")
         quiet = {"color": palette.LIGHT["muted"], "fontsize": 9}
         plain = FuncFormatter(lambda value, _: number(value))
@@ -55,13 +75,8 @@ class Curve(Html):
             xs, medians, lows, highs = np.array(points).T
             spread = [medians - lows, highs - medians] if (lows < highs).any() else None
             colour = palette.LIGHT[f"curve-{i}"]
-            style = {
-                "color": colour,
-                "marker": MARKERS[i],
-                "linestyle": LINES[i],
-                "markersize": 5,
-                "capsize": 3,
-            }
+            style = {"color": colour, "marker": MARKERS[i], "linestyle": LINES[i]}
+            style |= {"markersize": 5, "capsize": 3}
             axes.errorbar(xs, medians, spread, label=name, clip_on=False, **style)
             offset, side, ends = (5, "bottom", highs) if name == highest else (-5, "top", lows)
             shown = self.labels is True or (self.labels and name in self.labels)
@@ -76,7 +91,7 @@ class Curve(Html):
                 axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
                 axis.set_minor_locator(NullLocator())
             axis.set_major_formatter(plain)
-        xs = sorted({point[0] for points in self.series.values() for point in points})
+        xs = self._xs()
         if len(xs) <= 10 and "x" in self.log:
             axes.xaxis.set_major_locator(FixedLocator(xs))
         axes.margins(0.07, 0.18)
@@ -90,9 +105,11 @@ class Curve(Html):
         close(figure)
         return figure
 
-    def _body(self):
-        head, *lines = self.table()
-        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    def _body(self) -> str:
+        names, *lines = self.table()
+        head = ""
+        for name in names:
+            head += f'<th scope="col">{escape(name)}</th>'
         rows = []
         for line in lines:
             rows.append("".join(f'<td class="o">{escape(text)}</td>' for text in line))
@@ -107,66 +124,75 @@ class Curve(Html):
         )
 
 
-def curve(series, *, x="", y="", title="", alt=None, log="xy", labels=True):
-    """Draw medians over x with their spread as bars.
+def curve(
+    series: Mapping[str, Sequence[tuple]],
+    *,
+    x: str = "",
+    y: str = "",
+    title: str = "",
+    alt: str | None = None,
+    log: str = "xy",
+    labels: bool | Sequence[str] = True,
+) -> Curve:
+    """Draws medians over x with their spread as bars.
 
-    series: {name: points}, at most 4, told apart by marker and line style. A point is (x, median,
-    low, high), or
-        (x, value) without a spread, or (x, spread) where spread has .median, .low and .high, as
-    bench measures them. x, y: what the axes hold, with units. log: the axes that are logarithmic,
-    "xy", "x", "y" or "". labels: write each median at its point; a list of names: only for those
-    series. alt: for readers who do not see
-        it (default: first and last point of each). Raises ValueError for no points, a spread that
-    does not hold its median, numbers that are not finite, and on a log axis anything not above 0.
+    series: {name: points}, at most 4, which differ by marker and line style. A point is (x, median,
+    low, high), or (x, value) without a spread, or (x, spread) where spread has .median, .low and
+    .high, as bench measures them. x, y: what the axes show, with units. log: the axes that are
+    logarithmic, "xy", "x", "y" or "". labels: write each median at its point; a list of names: only
+    for those series. alt: for readers who cannot see it (default: first and last point of each).
+
+    Raises ValueError for no points, a spread that does not contain its median, numbers that are not
+    finite and, on a log axis, numbers that are not above 0.
     """
     if not 1 <= len(series) <= len(MARKERS):
         raise ValueError(f"curve: {len(series)} series, expected 1 to {len(MARKERS)}")
     checked = {}
     for name, points in series.items():
         checked[name] = sorted(_point(point, name, log) for point in points)
-    series = checked
-    if empty := [name for name, points in series.items() if not points]:
-        raise ValueError(f"curve: {empty[0]!r} has no points")
-    ends = [(name, *points[0][:2], *points[-1][:2]) for name, points in series.items()]
-    ends = [
-        f"{name} goes from {number(b)} at {number(a)} to {number(d)} at {number(c)}"
-        for name, a, b, c, d in ends
-    ]
+    ends = []
+    for name, points in checked.items():
+        if not points:
+            raise ValueError(f"curve: {name!r} has no points")
+        first_x, first, *_ = points[0]
+        last_x, last, *_ = points[-1]
+        start = f"{number(first)} at {number(first_x)}"
+        ends.append(f"{name} goes from {start} to {number(last)} at {number(last_x)}")
     alt = alt or f"{title or 'Curve'}: {y or 'value'} over {x or 'x'}. {'; '.join(ends)}."
-    return Curve(series, x, y, title, alt, log, labels)
+    return Curve(checked, x, y, title, alt, log, labels)
 
 
-def _point(point, name, log):
+def _point(point: Sequence, name: str, log: str) -> Point:
     x, value, *spread = point
     if hasattr(value, "median"):
-        value, *spread = value.median, value.low, value.high
+        spread = [value.low, value.high]
+        value = value.median
     low, high = spread or (value, value)
-    x, value, low, high = numbers = tuple(float(n) for n in (x, value, low, high))
+    x, value, low, high = numbers = tuple(map(float, (x, value, low, high)))
     if not all(map(math.isfinite, numbers)) or not low <= value <= high:
         raise ValueError(
             f"curve: {name!r} has {numbers}, expected finite x, median, low, "
             "high with the median between"
         )
     if ("x" in log and x <= 0) or ("y" in log and low <= 0):
-        raise ValueError(f"curve: {name!r} has {numbers}, a log axis holds only what is above 0")
+        raise ValueError(
+            f"curve: {name!r} has {numbers}, but a log axis shows only numbers above 0"
+        )
     return numbers
 
 
-def number(value):
-    """12,345 or 12.3 or 0.0123: three digits that count."""
+def number(value: float) -> str:
+    """12,345 or 12.3 or 0.0123: three significant digits, all of those before the point."""
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
-def _cell(point):
-    """Median, and the spread where there is one."""
-    if point is None:
-        return ""
-    median, low, high = point
+def _cell(median: float, low: float, high: float) -> str:
+    """The median, and the spread where there is one."""
     return number(median) + (f" ({number(low)} to {number(high)})" if low < high else "")
 
 
-def _svg(figure):
-    """A figure as light SVG: text stays text, and its colours are the palette's CSS variables,
+def _svg(figure: "Figure") -> str:
+    """A figure as small SVG: text stays text, and its colours are the palette's CSS variables,
     light or dark."""
     from matplotlib import rc_context
 
@@ -174,7 +200,7 @@ def _svg(figure):
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "qwenlab"}):
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     svg = re.sub(r"\s*\n\s*", " ", file.getvalue())
-    # what a page does not need, or must not have: rules for every element, ids that repeat
+    # What a page does not need, or must not have: rules for every element, repeated ids.
     dropped = (
         "^.*?(?=<svg)", "(?<=<svg ).*?(?=viewBox)", "<metadata>.*?</metadata>",
         "<style.*?</style>", "<!--.*?-->", r'(?<=<g) id="[\w.]+"', ' clip-path="[^"]*"',
@@ -182,13 +208,9 @@ def _svg(figure):
         r' transform="rotate\(-0 [^"]*"', r"(?<=\.\d\d)\d+(?![^<>]*</text>)",
     )  # fmt: skip
     svg = re.sub("|".join(dropped), "", svg)
-    svg = re.sub(
-        r'(<path id="m[^>]*style=")stroke: ([^;"]+)', r"\1fill: \2; stroke: \2", svg
-    )  # for every <use>
+    # Markers are filled as well, for every <use> of them.
+    svg = re.sub(r'(<path id="m[^>]*style=")stroke: ([^;"]+)', r"\1fill: \2; stroke: \2", svg)
     for name, colour in palette.LIGHT.items():
-        svg = (
-            svg.replace(colour, f"var(--qwl-{name})")
-            if name.startswith(("curve", "muted", "ink", "line"))
-            else svg
-        )
+        if name.startswith(("curve", "muted", "ink", "line")):
+            svg = svg.replace(colour, f"var(--qwl-{name})")
     return svg

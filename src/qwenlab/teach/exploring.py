@@ -1,51 +1,54 @@
-"""`explore`: a picture with controls. Live it asks the kernel; in the built page every state is
-already there.
+"""`explore`: a picture with controls. Live it asks the kernel; the built page contains every state.
 
-One thing says that a page is being built: the environment variable QWENLAB_PAGE, set by
-`sphinx_page`.
+The environment variable QWENLAB_PAGE, set by `sphinx_page`, tells that a page is being built.
 """
 
 import itertools
 import json
 import os
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from qwenlab.teach.palette import STYLE
 from qwenlab.teach.pictures import Html, bare_html
 
-MAX_STATES = 60  # a widget
-MAX_BYTES = 400_000  # of widget HTML, a page; one page is one kernel
+if TYPE_CHECKING:
+    from ipywidgets import VBox
+
+MAX_STATES = 60  # per widget
+MAX_BYTES = 400_000  # of widget HTML per page; one page is one kernel
 _spent = 0  # bytes of widget HTML that this kernel's page holds so far
 _ids = itertools.count(1)
 
 
 @dataclass(frozen=True)
 class Control:
-    """One argument of draw: its name, the values it takes, and how it is set (slider, checkbox,
-    radio, menu)."""
+    """One argument of draw: its name, its values, and how it is set (slider, checkbox, radio,
+    menu)."""
 
     name: str
     values: list
     kind: str
 
     @property
-    def label(self):
+    def label(self) -> str:
         return self.name.replace("_", " ")
 
 
-def explore(draw, **controls):
-    """Show draw(...) with one control for each argument; the first value of each control is where
-    it starts.
+def explore(draw: Callable, **controls: bool | Iterable) -> "Html | VBox":
+    """Shows draw(...) with one control per argument, each at its first value to begin with.
 
     draw returns a picture (anything with `_repr_html_`), a matplotlib figure or a string. controls:
     a range or a list of numbers gives a slider; True or False a checkbox; up to four short strings
-        buttons; any other list a menu. Live it returns an ipywidgets box. While a page is built
-    (QWENLAB_PAGE) it returns HTML that holds every state. Raises ValueError for a control without
-    values and, in a page, for more than 60 states a widget or 400 kB a page.
+    buttons; any other list a menu. Live it returns an ipywidgets box; while a page is built
+    (QWENLAB_PAGE), HTML that contains every state. Raises ValueError for a control without values
+    and, in a page, for more than 60 states per widget or 400 kB per page.
     """
-    controls = [_control(name, values) for name, values in controls.items()]
+    controls = list(itertools.starmap(_control, controls.items()))
     if os.environ.get("QWENLAB_PAGE"):
         return _page(draw, controls)
     try:
@@ -59,7 +62,7 @@ def explore(draw, **controls):
     return _live(draw, controls, ipywidgets)
 
 
-def _control(name, values):
+def _control(name: str, values: bool | Iterable) -> Control:
     if isinstance(values, bool):
         return Control(name, [values, not values], "checkbox")
     values = list(values)
@@ -67,24 +70,26 @@ def _control(name, values):
         raise ValueError(f"explore: the control {name!r} has no values")
     if all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values):
         return Control(name, values, "slider")
-    short = len(values) <= 4 and all(len(str(v)) <= 24 for v in values)
+    short = len(values) <= 4 and max(map(len, map(str, values))) <= 24
     return Control(name, values, "radio" if short else "menu")
 
 
-def _words(controls, state):
-    return ", ".join(
-        f"{control.label}: {value}" for control, value in zip(controls, state, strict=True)
-    )
+def _words(controls: list[Control], state: Sequence) -> str:
+    words = []
+    for control, value in zip(controls, state, strict=True):
+        words.append(f"{control.label}: {value}")
+    return ", ".join(words)
 
 
-def _draw(draw, controls, state):
-    """One state as HTML without our style sheet. Figures that draw leaves open are closed; an
-    unreturned one counts."""
+def _draw(draw: Callable, controls: list[Control], state: Sequence) -> str:
+    """One state as HTML without our style sheet. A figure that draw leaves open is closed, and is
+    the picture if draw returns none."""
     before = _open_figures()
+    arguments = {}
+    for control, value in zip(controls, state, strict=True):
+        arguments[control.name] = value
     try:
-        shown = draw(
-            **{control.name: value for control, value in zip(controls, state, strict=True)}
-        )
+        shown = draw(**arguments)
         if shown is None and _open_figures() - before:
             shown = sys.modules["matplotlib.pyplot"].gcf()
         return bare_html(shown)
@@ -93,19 +98,18 @@ def _draw(draw, controls, state):
             sys.modules["matplotlib.pyplot"].close(number)
 
 
-def _open_figures():
+def _open_figures() -> set[int]:
     pyplot = sys.modules.get("matplotlib.pyplot")
     return set(pyplot.get_fignums()) if pyplot else set()
 
 
-def _live(draw, controls, widgets):
-    """Core widgets only, present in ipywidgets 7.7 and in 8.
-    One HTML widget holds the one picture."""
+def _live(draw: Callable, controls: list[Control], widgets: ModuleType) -> "VBox":
+    """Uses core widgets only, present in ipywidgets 7.7 and in 8. One HTML widget holds the
+    picture."""
     made = []
     for control in controls:
-        options = [
-            (str(value), i) for i, value in enumerate(control.values)
-        ]  # the index, so any value will do
+        # Their values are indices, so that a control takes values of any kind.
+        options = list(zip(map(str, control.values), itertools.count()))
         if control.kind == "slider":
             made.append(
                 widgets.SelectionSlider(options=options, value=0, description=control.label)
@@ -119,16 +123,14 @@ def _live(draw, controls, widgets):
         made[-1].style.description_width = "initial"
     picture = widgets.HTML()
 
-    def show(_change=None):
-        state = [
-            widget.value if control.kind == "checkbox" else control.values[widget.value]
-            for control, widget in zip(controls, made, strict=True)
-        ]
+    def show(_change: Any = None) -> None:
+        state = []
+        for control, widget in zip(controls, made, strict=True):
+            chosen = widget.value
+            state.append(chosen if control.kind == "checkbox" else control.values[chosen])
         try:
             html = _draw(draw, controls, state)
-        except (
-            Exception
-        ) as error:  # a reader's own draw: the widget says what went wrong and stays alive
+        except Exception as error:  # in a reader's own draw: show it, and stay alive
             line = f"{_words(controls, state)}: {type(error).__name__}: {error}"
             html = f'<div class="qwl qwl-bad">{escape(" ".join(line.split()))}</div>'
         picture.value = STYLE + html
@@ -139,15 +141,23 @@ def _live(draw, controls, widgets):
     return widgets.VBox([*made, picture])
 
 
-def _page(draw, controls):
-    """Every state, computed now. Equal pictures are stored once; <template>s cost nothing until
-    they are shown."""
+def _page(draw: Callable, controls: list[Control]) -> Html:
+    """Every state, computed now. Equal pictures are stored once; a <template> costs nothing until
+    it is shown."""
     global _spent
-    states = list(itertools.product(*(control.values for control in controls)))
+    values = []
+    counts = []
+    inputs = ""
+    name = f"qwl-{next(_ids)}"
+    for i, control in enumerate(controls):
+        values.append(control.values)
+        counts.append(f"{len(control.values)} {control.label}")
+        inputs += _input(control, f"{name}-{i}")
+    states = list(itertools.product(*values))
     if len(states) > MAX_STATES:
-        counts = " x ".join(f"{len(control.values)} {control.label}" for control in controls)
         raise ValueError(
-            f"explore: {len(states)} states ({counts}), a page holds at most {MAX_STATES} a widget"
+            f"explore: {len(states)} states ({' x '.join(counts)}), a page holds at most "
+            f"{MAX_STATES} per widget"
         )
     pictures = []
     which = []
@@ -156,14 +166,12 @@ def _page(draw, controls):
         if html not in pictures:
             pictures.append(html)
         which.append(pictures.index(html))
-    name = f"qwl-{next(_ids)}"
-    inputs = "".join(_input(control, f"{name}-{i}") for i, control in enumerate(controls))
     templates = "".join(f"<template>{html}</template>" for html in pictures[1:])
     first = escape(_words(controls, states[0]))
     body = (
         f'<div class="qwl qwl-explore" id="{name}"><div class="qwl-controls" hidden>{inputs}</div>'
         f"<noscript><p>Scripts are off, so this is the first state only. {first}</p></noscript>"
-        '<div class="qwl-said" role="status"></div><div '
+        '<div class="qwl-words" role="status"></div><div '
         f'class="qwl-state">{pictures[0]}</div>{templates}'
         f"<script>{_script(name, controls, which)}</script></div>"
     )
@@ -172,18 +180,18 @@ def _page(draw, controls):
         raise ValueError(
             f"explore: this widget takes {size:,} bytes and the page's widgets before it "
             f"{_spent:,}; "
-            f"a page holds at most {MAX_BYTES:,}. Draw less in a state or offer fewer states."
+            f"a page holds at most {MAX_BYTES:,}. Draw less per state or offer fewer states."
         )
     _spent += size
     return Html(body, f"explore: {len(states)} states; the first is {_words(controls, states[0])}")
 
 
-def _input(control, name):
-    """A native input, so that the keyboard works as everywhere. Its value is the index of the
-    control's value."""
+def _input(control: Control, name: str) -> str:
+    """A native input, so that the keyboard works as usual. Its value is the index of the control's
+    value."""
     label = escape(control.label)
     last = len(control.values) - 1
-    texts = [escape(str(value)) for value in control.values]
+    texts = list(map(escape, map(str, control.values)))
     if control.kind == "slider":
         return (
             f'<label for="{name}">{label} <input type="range" id="{name}" min="0" max="{last}" '
@@ -197,24 +205,29 @@ def _input(control, name):
             f"{label}</label>"
         )
     if control.kind == "radio":
-        buttons = "".join(
-            f'<label><input type="radio" name="{name}" value="{i}" '
-            f'autocomplete="off"{" checked" if i == 0 else ""}> '
-            f"{text}</label>"
-            for i, text in enumerate(texts)
-        )
+        buttons = ""
+        for i, text in enumerate(texts):
+            checked = " checked" if i == 0 else ""
+            buttons += (
+                f'<label><input type="radio" name="{name}" value="{i}" '
+                f'autocomplete="off"{checked}> {text}</label>'
+            )
         return f'<fieldset id="{name}"><legend>{label}</legend>{buttons}</fieldset>'
-    options = "".join(f'<option value="{i}">{text}</option>' for i, text in enumerate(texts))
+    options = ""
+    for i, text in enumerate(texts):
+        options += f'<option value="{i}">{text}</option>'
     return (
         f'<label for="{name}">{label} <select id="{name}" '
         f'autocomplete="off">{options}</select></label>'
     )
 
 
-def _script(name, controls, which):
-    """Reads the controls, finds the picture of that state and shows a copy of it. `which` maps a
-    state to a picture."""
-    data = [[control.kind, control.label, list(map(str, control.values))] for control in controls]
+def _script(name: str, controls: list[Control], which: list[int]) -> str:
+    """Reads the controls, finds the picture of that state and shows a copy of it. `which` maps
+    states to pictures."""
+    data = []
+    for control in controls:
+        data.append([control.kind, control.label, list(map(str, control.values))])
     data = json.dumps(data).replace("</", "<\\/")
     return f"""(()=>{{
 const root=document.getElementById("{name}"),controls={data},which={json.dumps(which)};
@@ -228,5 +241,5 @@ state=state*texts.length+at;words.push(label+": "+texts[at]);if(kind=="slider"){
 const el=document.getElementById("{name}-"+i);el.setAttribute("aria-valuetext",texts[at]);
 el.nextElementSibling.textContent=texts[at]}}}});
 place.innerHTML=which[state]?kept[which[state]-1].innerHTML:first;
-root.querySelector(".qwl-said").textContent=words.join(", ")}};
+root.querySelector(".qwl-words").textContent=words.join(", ")}};
 root.addEventListener("input",show);root.querySelector(".qwl-controls").hidden=false}})()"""

@@ -2,16 +2,24 @@
 matplotlib figure."""
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from qwenlab.teach import palette
 from qwenlab.teach.pictures import Html
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its text, its kind (a CSS class of the palette), and for numbers a level from 0 to
+    """One cell: its text, its kind (a CSS class of the palette) and, for numbers, a level from 0 to
     100."""
 
     text: str
@@ -20,7 +28,7 @@ class Cell:
     level: int = 0
 
     @property
-    def colour(self):
+    def colour(self) -> str:
         if self.kind in palette.KINDS:
             return palette.LIGHT[palette.KINDS[self.kind]]
         return palette.mix(self.level, palette.PLUS if self.kind == "v" else palette.MINUS)
@@ -30,7 +38,16 @@ class Heatmap(Html):
     """What `heatmap` returns: shows itself as HTML, prints as text, and `.figure()` is its
     matplotlib form."""
 
-    def __init__(self, cells, rows, columns, title, alt, marked, focus=False):
+    def __init__(
+        self,
+        cells: list[list[Cell]],
+        rows: list[str],
+        columns: list[str],
+        title: str,
+        alt: str,
+        marked: set[tuple[int, int]],
+        focus: bool = False,
+    ) -> None:
         self.cells = cells
         self.rows = rows
         self.columns = columns
@@ -40,8 +57,10 @@ class Heatmap(Html):
         self.focus = focus
         super().__init__(self._body(), self._plain())
 
-    def _body(self):
-        head = "".join(f'<th scope="col">{escape(label)}</th>' for label in self.columns)
+    def _body(self) -> str:
+        head = ""
+        for label in self.columns:
+            head += f'<th scope="col">{escape(label)}</th>'
         lines = []
         for i, row in enumerate(self.cells):
             line = f'<tr{self._focus(i)}><th scope="row">{escape(self.rows[i])}</th>'
@@ -62,22 +81,21 @@ class Heatmap(Html):
             "</tbody></table></div></figure>"
         )
 
-    def _focus(self, row):
-        """Attributes of a row that mouse, finger and keyboard can pick, and what a screen reader
-        then says."""
+    def _focus(self, row: int) -> str:
+        """Attributes of a row that mouse, touch and keyboard can pick, with a label for screen
+        readers."""
         if not self.focus:
             return ""
-        seen = [
-            label
-            for label, cell in zip(self.columns, self.cells[row], strict=True)
-            if cell.kind == "a"
-        ]
+        seen = []
+        for label, cell in zip(self.columns, self.cells[row], strict=True):
+            if cell.kind == "a":
+                seen.append(label)
         return (
             f' tabindex="0" aria-label="{escape(self.rows[row])} sees '
             f'{escape(", ".join(seen) or "nothing")}"'
         )
 
-    def _plain(self):
+    def _plain(self) -> str:
         table = [["", *self.columns]]
         for label, row in zip(self.rows, self.cells, strict=True):
             table.append([label, *(cell.text for cell in row)])
@@ -87,13 +105,15 @@ class Heatmap(Html):
             lines.append("  ".join(map(str.rjust, line, widths)))
         return "\n".join(lines)
 
-    def figure(self):
+    def figure(self) -> "Figure":
         """The same picture as a matplotlib figure (light palette), for slides and print."""
         from matplotlib.patches import Rectangle
         from matplotlib.pyplot import close, subplots
 
-        longest = max(len(cell.text) for row in self.cells for cell in row)
-        width = 0.25 + 0.09 * max(longest, *map(len, self.columns))  # inches a column
+        longest = max(map(len, self.columns))
+        for row in self.cells:
+            longest = max(longest, *(len(cell.text) for cell in row))
+        width = 0.25 + 0.09 * longest  # inches per column
         size = (1 + width * len(self.columns), 0.8 + 0.34 * len(self.rows))
         figure, axes = subplots(figsize=size, layout="constrained")
         for i, row in enumerate(self.cells):
@@ -114,40 +134,44 @@ class Heatmap(Html):
                     fontsize=9, family="monospace", color=palette.ink_on(cell.colour),
                     weight=weight, zorder=3,
                 )  # fmt: skip
-        axes.set(
-            xlim=(0, len(self.columns)), ylim=(len(self.rows), 0), title=_plain_math(self.title)
-        )
-        axes.set_xticks(
-            [j + 0.5 for j in range(len(self.columns))], [_plain_math(c) for c in self.columns]
-        )
-        axes.set_yticks(
-            [i + 0.5 for i in range(len(self.rows))], [_plain_math(r) for r in self.rows]
-        )
+        height = len(self.rows)
+        axes.set(xlim=(0, len(self.columns)), ylim=(height, 0), title=_plain_math(self.title))
+        axes.set_xticks(np.arange(len(self.columns)) + 0.5, list(map(_plain_math, self.columns)))
+        axes.set_yticks(np.arange(height) + 0.5, list(map(_plain_math, self.rows)))
         axes.tick_params(length=0, labeltop=True, labelbottom=False, colors=palette.LIGHT["muted"])
         axes.spines[:].set_visible(False)
-        close(figure)  # it shows once, as the cell's value; none stay open
+        close(figure)  # so that it shows once, as the cell's value
         return figure
 
 
 def heatmap(
-    values, rows=None, columns=None, *, title="", alt=None, pads=None, marked=(), focus=False
-):
-    """Draw a matrix: rows are requests, columns are positions, steps or keys.
+    values: Any,
+    rows: Iterable | None = None,
+    columns: Iterable | None = None,
+    *,
+    title: str = "",
+    alt: str | None = None,
+    pads: Any = None,
+    marked: Iterable[Sequence[int]] = (),
+    focus: bool = False,
+) -> Heatmap:
+    """Draws a matrix: rows are requests, columns are positions, steps or keys.
 
     values: (R, C) tensor, array or nested lists. bool: a mask, True (may attend, real) light and
-    False dark.
-        int or str: tokens, ids or positions, filled cells with their text. float: numbers on the
-        scale from 0 to the largest absolute value; NaN says NaN, -inf is a dark cell that says
-        -inf.
+    False dark. int or str: tokens, ids or positions, as filled cells with their text. float:
+    numbers on a scale from 0 to the largest absolute value; NaN and -inf are written out, the
+    latter on a dark cell.
     rows, columns: R and C labels (default: 0, 1, 2, ...). pads: (R, C) bool, True = this cell is a
-    pad (hatched). alt: one sentence for readers who do not see it (default: the title and the
+    pad (hatched). alt: one sentence for readers who cannot see it (default: the title and the
     size). marked: cells (row, column) to outline. focus: the rows of a mask can be hovered, touched
     or reached by keyboard, and the page outlines what such a row may see and underlines those
-    columns (at most 12 columns; other forms show the cells alone). Raises ValueError for anything
-    that is not a matrix, or labels of another length.
+    columns (at most 12 columns; other forms show only the cells).
+
+    Raises ValueError for anything that is not a matrix, and for the wrong number of labels.
     """
     values = _matrix(values, "values")
-    height, width = len(values), len(values[0])
+    height = len(values)
+    width = len(values[0])
     rows = _labels(rows, height, "rows")
     columns = _labels(columns, width, "columns")
     pads = [[False] * width] * height if pads is None else _matrix(pads, "pads")
@@ -155,11 +179,10 @@ def heatmap(
         raise ValueError(
             f"heatmap: pads is {len(pads)} x {len(pads[0])}, values are {height} x {width}"
         )
-    flat = [v for row in values for v in row]
-    if any(isinstance(v, float) for v in flat):
-        flat = list(map(float, flat))
+    largest = 0
+    if any(isinstance(value, float) for value in chain.from_iterable(values)):
         values = [list(map(float, row)) for row in values]
-    largest = max((abs(v) for v in flat if isinstance(v, float) and math.isfinite(v)), default=0)
+        largest = max(map(abs, filter(math.isfinite, chain.from_iterable(values))), default=0)
     cells = []
     for row, pad_row in zip(values, pads, strict=True):
         cells.append([_cell(v, pad, largest) for v, pad in zip(row, pad_row, strict=True)])
@@ -167,7 +190,7 @@ def heatmap(
     return Heatmap(cells, rows, columns, title, alt, set(map(tuple, marked)), focus)
 
 
-def _cell(value, pad, largest):
+def _cell(value: Any, pad: bool, largest: float) -> Cell:
     if isinstance(value, float):
         if math.isnan(value):
             return Cell("NaN", "n")  # even at a pad: NaN must be seen
@@ -180,29 +203,25 @@ def _cell(value, pad, largest):
     return Cell(token_text(str(value)), "p" if pad else "t")
 
 
-def _number(value):
+def _number(value: float) -> str:
     if value == 0 or value == math.inf:
         return "0" if value == 0 else "inf"
-    return (
-        f"{value:.2f}"
-        if 0.01 <= abs(value) < 100
-        else f"{value:.1e}"
-        if abs(value) < 0.01
-        else f"{value:.4g}"
-    )
+    if abs(value) < 0.01:
+        return f"{value:.1e}"
+    return f"{value:.2f}" if abs(value) < 100 else f"{value:.4g}"
 
 
-def token_text(text):
-    """A token's text in which new lines and the space before a word can be seen."""
+def token_text(text: str) -> str:
+    """A token's text with newlines and leading spaces made visible."""
     text = text.replace("\n", "⏎").replace("\t", "⇥")
     return "␣" * (len(text) - len(text.lstrip(" "))) + text.lstrip(" ")
 
 
-def _plain_math(text):
+def _plain_math(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _matrix(values, name):
+def _matrix(values: Any, name: str) -> list[list]:
     """Tensor, array or nested lists -> lists of Python values, all of one length."""
     shape = getattr(values, "shape", None)
     if shape is not None and len(shape) != 2:
@@ -210,10 +229,9 @@ def _matrix(values, name):
             f"heatmap: {name} must be a matrix, got shape {tuple(shape)}; "
             "pick one, as in mask[0, 0]"
         )
-    values = values.tolist() if hasattr(values, "tolist") else list(values)
-    values = [row.tolist() if hasattr(row, "tolist") else list(row) for row in values]
+    values = list(map(_listed, _listed(values)))
     if not values or not values[0]:
-        raise ValueError(f"heatmap: {name} is empty, there is nothing to draw")
+        raise ValueError(f"heatmap: {name} is empty: there is nothing to draw")
     for i, row in enumerate(values):
         if len(row) != len(values[0]):
             raise ValueError(
@@ -222,10 +240,14 @@ def _matrix(values, name):
     return values
 
 
-def _labels(labels, count, name):
-    labels = [str(label) for label in (range(count) if labels is None else labels)]
+def _listed(values: Any) -> list:
+    return values.tolist() if hasattr(values, "tolist") else list(values)
+
+
+def _labels(labels: Iterable | None, count: int, name: str) -> list[str]:
+    labels = list(map(str, range(count) if labels is None else labels))
     if len(labels) != count:
         raise ValueError(
             f"heatmap: {len(labels)} labels in {name}, but the matrix has {count} {name}"
         )
-    return [token_text(label) for label in labels]
+    return list(map(token_text, labels))

@@ -1,5 +1,5 @@
-"""What takes too long for a page is run beforehand, by a script, and its numbers are kept with the
-package."""
+"""Results that take too long for a page: a script computes them beforehand, and the package ships
+them."""
 
 from pathlib import Path
 
@@ -9,14 +9,13 @@ FOLDER = Path(__file__).with_name("stored")
 
 
 class StoredError(QwenlabError):
-    """There are no such stored results, or they can't be read. Says which, in one line."""
+    """There are no such stored results, or they can't be read; the message is one line."""
 
 
 def stored(name: str) -> dict:
-    """The stored results `name`, where `provenance` says which command made them, when, and on what
-    machine.
+    """The stored results `name`; `provenance` in them names the command, the date and the machine.
 
-    Raises StoredError, listing the names that there are.
+    Raises StoredError with the names that exist.
     """
     path = FOLDER / f"{name}.json"
     if not path.is_file():

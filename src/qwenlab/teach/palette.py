@@ -1,12 +1,12 @@
-"""The one palette and the one visual language: CSS variables for HTML, the same values for
+"""The palette and visual language of all pictures: CSS variables for HTML, the same values for
 matplotlib.
 
-A real token is a filled cell with its text. A pad is a pale hatched cell. A masked pair is a dark
-cell, an allowed one light. NaN is a cell that says NaN in ALARM, which nothing else uses. A prefill
-step is a dark cell with ▸, a decode step a plain one, a wasted step is cross-hatched with ×, an
+A real token is a filled cell with its text, a pad a pale hatched cell. A masked pair is a dark
+cell, an allowed one light. NaN is written on the alarm colour, which nothing else uses. A prefill
+step is a dark cell with ▸, a decode step a plain one; a wasted step is cross-hatched with ×, an
 idle one empty and dashed. Colour is never the only signal: every cell has its text, pads and wasted
-steps are hatched, curves differ by marker and line style. Hues are told apart by colour-blind
-readers (blue against amber, as in Okabe and Ito, "Color Universal Design", 2008).
+steps are hatched, curves differ by marker and line style. Colour-blind readers can tell the hues
+apart (blue against amber, as in Okabe and Ito, "Color Universal Design", 2008).
 """
 
 LIGHT = {
@@ -51,60 +51,65 @@ DARK = LIGHT | {
     "curve-2": "#c3cad2",
     "curve-3": "#62c9c0",
 }
-# Kinds of cells by their CSS class -> colour, and those that are hatched in print -> (pattern,
-# colour).
+# CSS class of a kind of cell -> its colour, and of those hatched in print -> (pattern, colour).
 KINDS = {"t": "token", "p": "pad", "a": "allowed", "m": "masked", "n": "alarm"}
 KINDS |= {"f": "prefill", "d": "token", "u": "wasted", "i": "paper", "o": "paper"}
 HATCHES = {"p": ("////", "hatch"), "u": ("xxxx", "cross")}
-# Numbers keep one scale in both themes: from LOW at 0 to PLUS or MINUS at the largest absolute
-# value.
+# Numbers keep one scale in both themes: LOW at 0, PLUS or MINUS at the largest absolute value.
 LOW = "#e8eef5"
 PLUS = "#00498a"
 MINUS = "#a85800"
 
 
-def rgb(colour):
+def rgb(colour: str) -> tuple[float, float, float]:
     """'#rrggbb' -> three floats in [0, 1]."""
-    return tuple(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    red, green, blue = bytes.fromhex(colour[1:])
+    return red / 255, green / 255, blue / 255
 
 
-def mix(level, high):
-    """The colour `level` (0 to 100) per cent of the way from LOW to `high`, as CSS color-mix(in
-    srgb) computes it."""
-    pairs = zip(rgb(LOW), rgb(high), strict=True)
-    return "#" + "".join(f"{round(255 * (a + (b - a) * level / 100)):02x}" for a, b in pairs)
+def mix(level: float, high: str) -> str:
+    """The colour `level` per cent (0 to 100) of the way from LOW to `high`, as computed by CSS
+    color-mix(in srgb)."""
+    mixed = "#"
+    for low, top in zip(rgb(LOW), rgb(high), strict=True):
+        mixed += f"{round(255 * (low + (top - low) * level / 100)):02x}"
+    return mixed
 
 
-def luminance(colour):
+def luminance(colour: str) -> float:
     """Relative luminance of a colour (WCAG 2.1)."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb(colour)]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    red, green, blue = map(_linear, rgb(colour))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def ink_on(colour):
+def _linear(channel: float) -> float:
+    """One sRGB channel without its gamma."""
+    return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
+
+
+def ink_on(colour: str) -> str:
     """Black or white, whichever reads better on `colour`: at least 4.5 to 1 on any colour."""
     return "#ffffff" if luminance(colour) < 0.179 else "#000000"
 
 
-def _variables(colours):
+def _variables(colours: dict[str, str]) -> str:
     return "".join(f"--qwl-{name}:{value};" for name, value in colours.items())
 
 
-# Who says that the page is dark: the book theme, JupyterLab, Colab, VS Code; else the reader's
-# system.
+# What marks a page as dark: the book theme, JupyterLab, Colab, VS Code; else the reader's system.
 _DARK_PAGES = (
     "html[data-theme=dark]",
     "body[data-jp-theme-light=false]",
     "html[theme=dark]",
     "body.vscode-dark",
 )
-_UNSAID = (
+_UNMARKED = (
     "html:not([data-theme=light]):not([data-theme=dark]) "
     "body:not([data-jp-theme-light]):not(.vscode-light)"
 )
 
-# A mask's picked row outlines what it may see and names those columns: CSS counts them one by one,
-# 12 are enough.
+# A mask's picked row outlines what it may see and underlines those columns. CSS needs one rule per
+# column; 12 are enough.
 _PICKED = "tr:is(:hover,:focus)"
 _SEEN = ",".join(
     f".see:has({_PICKED}>:nth-child({n}).a)>thead th:nth-child({n})" for n in range(2, 14)
@@ -114,7 +119,7 @@ _SEEN = ",".join(
 # JupyterLab.
 STYLE = f"""<style>
 .qwl{{{_variables(LIGHT)}}}
-@media(prefers-color-scheme:dark){{{_UNSAID} .qwl{{{_variables(DARK)}}}}}
+@media(prefers-color-scheme:dark){{{_UNMARKED} .qwl{{{_variables(DARK)}}}}}
 {",".join(f"{page} .qwl" for page in _DARK_PAGES)}{{{_variables(DARK)}}}
 .qwl.qwl{{color:var(--qwl-ink);background:var(--qwl-paper);font:14px/1.4 system-ui,sans-serif;\
 max-width:100%;
@@ -169,7 +174,7 @@ border:0;min-width:0;color:inherit}}
 border:1px solid var(--qwl-line)}}
 .qwl-controls output{{min-width:2.5em;font-weight:600}}
 .qwl-controls :focus-visible{{outline:2px solid var(--qwl-ink);outline-offset:2px}}
-.qwl-said{{position:absolute;width:1px;height:1px;overflow:hidden;\
+.qwl-words{{position:absolute;width:1px;height:1px;overflow:hidden;\
 clip-path:inset(50%);white-space:nowrap}}
 .qwl-bad{{border-left:4px solid var(--qwl-muted);padding-left:8px}}
 .qwl-good{{border-left:4px solid var(--qwl-good);padding-left:8px}}

@@ -1,31 +1,35 @@
-"""How anything that a lesson shows becomes HTML: pictures of ours, matplotlib figures with alt
-text, plain strings."""
+"""Turns whatever a lesson shows into HTML: our own pictures, matplotlib figures with alt text,
+plain strings."""
 
 import base64
 import io
 import sys
 from html import escape
+from typing import TYPE_CHECKING, Any
 
 from qwenlab.teach.palette import STYLE
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Html:
     """A piece of HTML that shows itself; `text` is what a terminal sees."""
 
-    def __init__(self, body, text):
+    def __init__(self, body: str, text: str) -> None:
         self.body = body
         self.text = text
 
-    def _repr_html_(self):
+    def _repr_html_(self) -> str:
         return STYLE + self.body
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return self.text
 
 
-def image(figure, alt):
-    """A matplotlib figure as a small PNG that carries its alt text. The figure is closed, so none
-    pile up."""
+def image(figure: "Figure", alt: str) -> Html:
+    """A matplotlib figure as a small PNG with its alt text. The figure is closed, so that figures
+    do not pile up."""
     png = io.BytesIO()
     figure.savefig(png, format="png", dpi=90, bbox_inches="tight", facecolor="white")
     if "matplotlib.pyplot" in sys.modules:
@@ -36,13 +40,13 @@ def image(figure, alt):
     )
 
 
-def side_by_side(*pictures):
+def side_by_side(*pictures: Any) -> Html:
     """Several pictures next to each other; they wrap on a narrow screen."""
     body = "".join(f"<div>{bare_html(picture)}</div>" for picture in pictures)
     return Html(f'<div class="qwl qwl-side">{body}</div>', "\n\n".join(map(repr, pictures)))
 
 
-def bare_html(shown):
+def bare_html(shown: Any) -> str:
     """The HTML of anything showable, without our style sheet (the caller emits that once).
 
     Showable: an object with `_repr_html_`, a matplotlib figure, a string (shown as text, line by
@@ -61,9 +65,9 @@ def bare_html(shown):
     return html.replace(STYLE, "")
 
 
-def _alt(figure):
-    """What a figure's own titles and axis labels say; better: `image(figure, alt)`."""
+def _alt(figure: "Figure") -> str:
+    """The figure's titles and axis labels; `image(figure, alt)` gives a better description."""
     words = [figure.get_suptitle()] if hasattr(figure, "get_suptitle") else []
     for axes in figure.axes:
         words += [axes.get_title(), axes.get_ylabel(), axes.get_xlabel()]
-    return "Figure: " + ", ".join(word for word in words if word)
+    return "Figure: " + ", ".join(filter(None, words))

@@ -1,1 +1,1 @@
-"""Text to token ids and back, and the chat template that a checkpoint brings."""
+"""Text to token ids and back, and the checkpoint's chat template."""

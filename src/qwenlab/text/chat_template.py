@@ -1,11 +1,12 @@
-"""The chat template that comes with a checkpoint: messages in, one text with control tokens out.
+"""A checkpoint's chat template: messages in, one text with control tokens out.
 
 A template is a small program written by whoever published the checkpoint, so it runs in Jinja's
-sandbox (`qwenlab.text.sandbox`) and sees nothing but strings, lists and dicts.
+sandbox (`qwenlab.text.sandbox`) and sees only strings, lists and dicts.
 """
 
 import re
 from pathlib import Path
+from typing import Self
 
 from jinja2 import TemplateError, TemplateSyntaxError
 from jinja2.exceptions import SecurityError
@@ -13,7 +14,7 @@ from jinja2.exceptions import SecurityError
 from qwenlab.errors import QwenlabError, read_json, refuse_lfs_pointer
 from qwenlab.text.sandbox import allowance, compiled
 
-OPEN = "<think>"  # around what a model thinks before it answers
+OPEN = "<think>"  # the marks around a model's thinking
 CLOSE = "</think>"
 ROLES = ("system", "user", "assistant", "tool")
 KEYS = ("role", "content", "reasoning_content")
@@ -26,12 +27,12 @@ class ChatTemplateError(QwenlabError):
 
 
 class ChatTemplate:
-    """One template, compiled. `source` names its file in errors; `variables` are the named tokens
-    it may use."""
+    """One compiled template. `source` names its file in errors; `variables` are the named tokens
+    that it may use. Raises ChatTemplateError if it doesn't compile."""
 
     def __init__(
         self, text: str, source: str = "chat template", variables: dict[str, str] | None = None
-    ):
+    ) -> None:
         self.source = source
         self.variables = variables or {}
         try:
@@ -40,63 +41,29 @@ class ChatTemplate:
             raise ChatTemplateError(
                 f"{source}: not a Jinja template (line {problem.lineno}: {problem})"
             ) from None
-        except (
-            Exception
-        ) as problem:  # SyntaxError for a `break` outside a loop, RecursionError, ...
+        except Exception as problem:  # SyntaxError for a `break` outside a loop, RecursionError...
             reason = getattr(problem, "msg", one_line(problem))
             raise ChatTemplateError(f"{source}: not a Jinja template ({reason})") from None
 
     @classmethod
-    def from_folder(cls, folder) -> "ChatTemplate | None":
+    def from_folder(cls, folder: str | Path) -> Self | None:
         """`chat_template.jinja` of the folder, else "chat_template" of its tokenizer_config.json,
         else None.
 
-        Raises ChatTemplateError where there is one that can't be used.
+        Raises ChatTemplateError if there is one that can't be used.
         """
         folder = Path(folder)
-        settings_path, template_path = (
-            folder / "tokenizer_config.json",
-            folder / "chat_template.jinja",
-        )
+        settings_path = folder / "tokenizer_config.json"
+        template_path = folder / "chat_template.jinja"
         settings = read_json(settings_path, ChatTemplateError) if settings_path.exists() else {}
-        variables = {
-            name: token
-            for name in NAMED_TOKENS
-            if (token := token_text(settings.get(name))) is not None
-        }
+        variables = named_tokens(settings)
         if template_path.exists():
-            try:
-                refuse_lfs_pointer(template_path, ChatTemplateError)
-                return cls(template_path.read_text(encoding="utf-8"), str(template_path), variables)
-            except (OSError, UnicodeDecodeError) as problem:
-                raise ChatTemplateError(
-                    f"{template_path}: not readable as text ({problem})"
-                ) from None
-        text = settings.get("chat_template")
-        if isinstance(text, list):  # several by name: [{"name": "default", "template": "..."}, ...]
-            for index, item in enumerate(text):
-                if not isinstance(item, dict) or not isinstance(item.get("name"), str):
-                    reason = (
-                        f"chat_template[{index}] has no name, expected a dict with name "
-                        "and template"
-                    )
-                    raise ChatTemplateError(f"{settings_path}: {reason}")
-            named = {item["name"]: item.get("template") for item in text}
-            if "default" not in named:
-                raise ChatTemplateError(
-                    f"{settings_path}: chat_template has no entry named 'default'"
-                )
-            text = named["default"]
-        if text is None:
-            return None
-        if not isinstance(text, str):
-            raise ChatTemplateError(
-                f"{settings_path}: chat_template is a {type(text).__name__}, expected a string"
-            )
-        return cls(text, str(settings_path), variables)
+            return cls(read_template(template_path), str(template_path), variables)
+        text = default_template(settings.get("chat_template"), settings_path)
+        return None if text is None else cls(text, str(settings_path), variables)
 
     def render(self, messages: list[dict[str, str]], thinking: bool = True) -> str:
-        """The text of `messages` with the start of the assistant's answer behind it. Raises
+        """The text of `messages`, followed by the start of the assistant's answer. Raises
         ChatTemplateError."""
         values = {
             "messages": messages,
@@ -110,11 +77,9 @@ class ChatTemplate:
             raise ChatTemplateError(
                 f"{self.source}: the sandbox stopped the template ({problem})"
             ) from None
-        except (
-            TemplateError
-        ) as problem:  # raise_exception lands here too, with the template's own words
+        except TemplateError as problem:  # raise_exception's too, with the template's own message
             raise ChatTemplateError(f"{self.source}: {one_line(problem)}") from None
-        except Exception as problem:  # a stranger's program can fail in any way
+        except Exception as problem:  # a published template can fail in any way
             name = type(problem).__name__
             raise ChatTemplateError(
                 f"{self.source}: the template failed ({name}: {one_line(problem)})"
@@ -125,18 +90,55 @@ def one_line(problem: Exception) -> str:
     return " ".join(str(problem).split())
 
 
-def token_text(entry) -> str | None:
+def read_template(path: Path) -> str:
+    try:
+        refuse_lfs_pointer(path, ChatTemplateError)
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ChatTemplateError(f"{path}: not readable as text ({problem})") from None
+
+
+def default_template(entry: object, path: Path) -> str | None:
+    """The template in the "chat_template" of tokenizer_config.json: a string, or the default of
+    several, [{"name": "default", "template": "..."}, ...]. Raises ChatTemplateError."""
+    if isinstance(entry, list):
+        named = {}
+        for index, item in enumerate(entry):
+            if not isinstance(item, dict) or not isinstance(item.get("name"), str):
+                reason = "has no name, expected a dict with name and template"
+                raise ChatTemplateError(f"{path}: chat_template[{index}] {reason}")
+            named[item["name"]] = item.get("template")
+        if "default" not in named:
+            raise ChatTemplateError(f"{path}: chat_template has no entry named 'default'")
+        entry = named["default"]
+    if entry is not None and not isinstance(entry, str):
+        raise ChatTemplateError(
+            f"{path}: chat_template is a {type(entry).__name__}, expected a string"
+        )
+    return entry
+
+
+def named_tokens(settings: dict) -> dict[str, str]:
+    """The texts of bos_token, eos_token, ... in tokenizer_config.json, where they are given."""
+    tokens = {}
+    for name in NAMED_TOKENS:
+        text = token_text(settings.get(name))
+        if text is not None:
+            tokens[name] = text
+    return tokens
+
+
+def token_text(entry: object) -> str | None:
     """A token of tokenizer_config.json: a string, or an object that holds it as "content"."""
     text = entry.get("content") if isinstance(entry, dict) else entry
     return text if isinstance(text, str) else None
 
 
-def check_messages(messages) -> None:
-    """Refuses a conversation that a template would drop or garble in silence. Raises
-    ChatTemplateError.
+def check_messages(messages: object) -> None:
+    """Raises ChatTemplateError for a conversation that a template would silently drop or garble.
 
     Expected: a list of dicts with "role" (system, user, assistant or tool) and "content" (str), and
-    "reasoning_content" (str) where an assistant's thinking is given apart.
+    "reasoning_content" (str) where an assistant's thinking is given separately.
     """
     if not isinstance(messages, list):
         raise ChatTemplateError(
@@ -174,43 +176,51 @@ def check_messages(messages) -> None:
 
 
 def spare_character(messages: list[dict[str, str]]) -> str:
-    """A character from Unicode's large private use areas that no message holds."""
-    used = set().union(*(text for message in messages for text in message.values()))
-    return next(chr(code) for code in range(0xF0000, 0x110000) if chr(code) not in used)
+    """A character from Unicode's supplementary private use areas that occurs in no message."""
+    used = set()
+    for message in messages:
+        used.update(*message.values())
+    code = 0xF0000
+    while chr(code) in used:
+        code += 1
+    return chr(code)
 
 
-def guard(messages: list[dict[str, str]], control: list[str], alive: tuple[str, ...], spare: str):
-    """Copies of the messages in which no control token can be recognised: `spare` is put behind its
-    first character.
+def guard(
+    messages: list[dict[str, str]], control: list[str], exempt: tuple[str, ...], spare: str
+) -> list[dict[str, str]]:
+    """Copies of the messages in which every control token is broken up, by `spare` after its first
+    character.
 
-    Whoever splits the rendered text on control tokens then finds only those that the template
-    wrote, and gets the messages' own words back by removing `spare`. The tokens in `alive` are left
-    whole in an assistant's content: templates look for them there, to drop the thinking of earlier
+    Splitting the rendered text on control tokens then finds only those that the template wrote, and
+    removing `spare` restores the messages' own text. The tokens in `exempt` stay whole in an
+    assistant's content, because templates look for them there, to drop the thinking of earlier
     turns.
     """
     all_starts = starts_of(control)
-    other_starts = starts_of([token for token in control if token not in alive])
+    other_starts = starts_of([token for token in control if token not in exempt])
 
-    def guarded(role: str, key: str, text: str) -> str:
-        starts = other_starts if role == "assistant" and key == "content" else all_starts
-        return starts.sub(lambda match: match[0] + spare, text)
+    def insert_spare(start: re.Match) -> str:
+        return start[0] + spare
 
-    safe = []
+    guarded = []
     for message in messages:
-        kept = {key: guarded(message["role"], key, text) for key, text in message.items()}
-        safe.append(kept)
-    return safe
+        copy = {}
+        for key, text in message.items():
+            lenient = message["role"] == "assistant" and key == "content"
+            starts = other_starts if lenient else all_starts
+            copy[key] = starts.sub(insert_spare, text)
+        guarded.append(copy)
+    return guarded
 
 
 def starts_of(tokens: list[str]) -> re.Pattern:
-    """Matches the first character of every occurrence, also of occurrences that overlap."""
+    """Matches the first character of every occurrence, overlapping ones included."""
     return re.compile(f"(?={any_of(tokens)}).", re.DOTALL)
 
 
 def any_of(tokens: list[str]) -> str:
-    """A pattern for any of these texts, the longest first; nothing matches where there are none."""
-    return (
-        "(?:"
-        + ("|".join(re.escape(token) for token in sorted(tokens, key=len, reverse=True)) or "(?!)")
-        + ")"
-    )
+    """A pattern for any of these tokens, the longest first; of none it matches nothing."""
+    longest_first = sorted(tokens, key=len, reverse=True)
+    alternatives = "|".join(map(re.escape, longest_first)) or "(?!)"
+    return f"(?:{alternatives})"

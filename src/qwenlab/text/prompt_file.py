@@ -1,15 +1,26 @@
-"""Files of prompts: .txt with one prompt a line, or .jsonl with {"prompt": ...} or {"messages":
-[...]} a line."""
+"""Files of prompts: .txt with one prompt per line, or .jsonl with {"prompt": ...} or
+{"messages": [...]} per line."""
 
 import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
 from qwenlab.errors import QwenlabError, json_value, text_of, unwritable
 from qwenlab.files import part_of, write_whole
 from qwenlab.text.chat_template import ChatTemplateError, check_messages
+from qwenlab.text.tokenizer import Tokenizer
+
+
+class Completion(Protocol):
+    """What is written of a completion, as `qwenlab.engine.request.RequestOutput` has it."""
+
+    prompt: list[int]
+    token_ids: list[int]
+    finish_reason: str | None
+    error: str | None
 
 
 class PromptFileError(QwenlabError):
@@ -18,9 +29,9 @@ class PromptFileError(QwenlabError):
 
 @dataclass(frozen=True)
 class Prompt:
-    """One line of the file: its number, counted from 1, and the conversation that it stands for.
+    """One line of the file: its number, from 1, and the conversation that it stands for.
 
-    `plain` says that the line held only text, so that it can also be read without a chat template.
+    `plain`: the line is only text, so it can also be completed without a chat template.
     """
 
     line: int
@@ -29,26 +40,25 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """What is asked: the last message."""
+        """The question: the content of the last message."""
         return self.messages[-1]["content"]
 
 
-def read_prompts(path) -> tuple[list[Prompt], int]:
+def read_prompts(path: str | Path) -> tuple[list[Prompt], int]:
     """The prompts of a .txt or .jsonl file, and how many blank lines were skipped.
 
-    Raises PromptFileError in one line that names the file, the line's number and what was expected.
+    Raises PromptFileError in one line that names the file, the line number and what was expected.
     """
     path = Path(path)
     read = {".txt": read_text, ".jsonl": read_json_line}.get(path.suffix.lower())
     if read is None:
         raise PromptFileError(f"{path}: expected a .txt (one prompt a line) or a .jsonl file")
     content = text_of(path, PromptFileError)
-    lines = [line.removesuffix("\r") for line in content.removesuffix("\n").split("\n")]
-    prompts = [
-        read(number, line, f"{path} line {number}")
-        for number, line in enumerate(lines, 1)
-        if line.strip()
-    ]
+    lines = content.removesuffix("\n").split("\n")
+    prompts = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            prompts.append(read(number, line.removesuffix("\r"), f"{path} line {number}"))
     if not prompts:
         raise PromptFileError(f"{path}: no prompt in it")
     return prompts, len(lines) - len(prompts)
@@ -59,7 +69,7 @@ def read_text(number: int, line: str, place: str) -> Prompt:
 
 
 def read_json_line(number: int, line: str, place: str) -> Prompt:
-    """{"prompt": "..."} or {"messages": [...]}; what else the object holds is not looked at."""
+    """{"prompt": "..."} or {"messages": [...]}; other fields are ignored."""
     entry = json_value(line, place, PromptFileError)
     if not isinstance(entry, dict) or ("prompt" in entry) == ("messages" in entry):
         raise PromptFileError(f'{place}: expected an object with "prompt" or "messages"')
@@ -77,14 +87,18 @@ def read_json_line(number: int, line: str, place: str) -> Prompt:
 
 
 def encode_prompts(
-    prompts: list[Prompt], path, tokenizer, limit: int, thinking: bool = True, raw: bool = False
+    prompts: list[Prompt],
+    path: str | Path,
+    tokenizer: Tokenizer,
+    limit: int,
+    thinking: bool = True,
+    raw: bool = False,
 ) -> list[list[int]]:
     """Token ids of every prompt, through the checkpoint's chat template or, if `raw`, of its bare
     text.
 
     limit: the model's context in tokens. Raises PromptFileError, naming the line, for a prompt that
-    leaves no room for an answer, that the template refuses, or that needs a template where none is
-    to be used.
+    leaves no room for an answer, that the template refuses, or that needs a template despite `raw`.
     """
     encoded = []
     for prompt in prompts:
@@ -94,11 +108,10 @@ def encode_prompts(
                 f"{place}: messages need the chat template, which --raw leaves out"
             )
         try:
-            ids = (
-                tokenizer.encode(prompt.text)
-                if raw
-                else tokenizer.chat(prompt.messages, thinking=thinking)
-            )
+            if raw:
+                ids = tokenizer.encode(prompt.text)
+            else:
+                ids = tokenizer.chat(prompt.messages, thinking=thinking)
         except QwenlabError as problem:
             raise PromptFileError(f"{place}: {problem}") from None
         if not 0 < len(ids) < limit:
@@ -110,10 +123,11 @@ def encode_prompts(
 
 
 def check_writable(path: str | Path, prompts: str | Path) -> None:
-    """Refuses a place where no file can be written, before hours of work end there. Raises
-    PromptFileError.
+    """Raises PromptFileError if no file can be written to `path`, so that hours of work don't end
+    there.
 
-    Nor may it be what a new file would destroy: a device, a pipe, the file of `prompts`.
+    It must not be anything that a new file would destroy either: a device, a pipe, the file of
+    `prompts`.
     """
     path = Path(path)
     try:
@@ -135,18 +149,18 @@ def check_writable(path: str | Path, prompts: str | Path) -> None:
 def write_answers(
     path: str | Path,
     prompts: list[Prompt],
-    requests: Iterable,
+    requests: Iterable[Completion],
     texts: list[str],
-    comparisons: list,
+    comparisons: list[object | None],
 ) -> None:
-    """One JSON object a prompt: what was asked, the answer, and how it compares with the answer
-    alone, if known.
+    """One JSON object per prompt: the question, the answer and, if known, how it compares with the
+    answer at batch size 1 (a dataclass, whose fields are written, or None).
 
     The file appears whole or not at all. Raises PromptFileError if it can't be written.
     """
     lines = []
-    for answered in zip(prompts, requests, texts, comparisons, strict=True):
-        prompt, request, text, comparison = answered
+    answered = zip(prompts, requests, texts, comparisons, strict=True)
+    for prompt, request, text, comparison in answered:
         entry = {"line": prompt.line}
         entry |= {"prompt": prompt.text} if prompt.plain else {"messages": prompt.messages}
         entry |= {"answer": text, "finish_reason": request.finish_reason}

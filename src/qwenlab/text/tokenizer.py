@@ -3,14 +3,16 @@ models have it).
 
 Control tokens (`<|im_start|>`, `<think>`, ...) are kept out of the encoder. It only ever sees text,
 so nothing that a user types can become one; only a chat template can write them. Other added
-tokens, such as the terms of a field, are ordinary text: the encoder turns each into its own id.
+tokens, such as the terms of a field, are ordinary text: the encoder maps each to its own id.
 """
 
 import codecs
 import json
 import operator
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Self
 
 import tokenizers
 
@@ -27,8 +29,8 @@ from qwenlab.text.chat_template import (
 from qwenlab.text.vocabulary import BYTE_OF, TokenizerError, is_control, refuse_ids
 
 FILE = "tokenizer.json"
-# In a run of whitespace the Qwen tokenizers' `\s*[\r\n]+` backtracks one character at a time; after
-# ten million steps the regex library gives up with a panic.
+# In a run of whitespace, `\s*[\r\n]+` in the Qwen tokenizers' pattern backtracks one character at a
+# time; after ten million steps the regex library panics.
 LONGEST_BLANK = 5_000_000
 
 
@@ -36,9 +38,9 @@ class Tokenizer:
     """`encode`, `decode`, `chat` and `stream` over one checkpoint's vocabulary.
 
     vocab_size: ids run from 0 to vocab_size - 1. control: {text: id} of the control tokens: those
-    that tokenizer.json marks special, and those written in angle brackets. pad_id: the id that
-    fills up a batch; any would do, since masks come from lengths and never from ids. eos_id: the id
-    of the checkpoint's end-of-sequence token, or None.
+    that tokenizer.json marks special, and those written in angle brackets. pad_id: the id used as
+    padding; any would do, since masks come from lengths and never from ids. eos_id: the id of the
+    checkpoint's end-of-sequence token, or None.
     """
 
     def __init__(
@@ -49,10 +51,10 @@ class Tokenizer:
         vocab_size: int = 0,
         source: str = FILE,
         eos_token: str | None = None,
-    ):
-        """spec: the content of tokenizer.json. vocab_size: the model's, where it has more rows than
-        the tokenizer has tokens (Qwen3-0.6B: 151,936 for 151,669). Raises TokenizerError, naming
-        `source`."""
+    ) -> None:
+        """spec: the content of tokenizer.json. vocab_size: the model's, where its embedding has
+        more rows than there are tokens (Qwen3-0.6B: 151,936 for 151,669). Raises TokenizerError,
+        naming `source`."""
         self.source = source
         self.template = template
         try:
@@ -67,31 +69,26 @@ class Tokenizer:
             self.control = {token["content"]: token["id"] for token in control}
             self.special = {token["id"] for token in added if token["special"]}
             learned = spec["model"]["vocab"]
-            ids = {token["content"]: token["id"] for token in added}
-            refuse_ids(
-                [*learned.items(), *((token["content"], token["id"]) for token in added)], source
-            )
-            # Learned tokens are spelled with one character per byte, added ones literally; a word
-            # may be both.
-            both = {
-                text for text in ids if text in learned and BYTE_OF.keys() >= set(text)
-            } - self.control.keys()
-            self.literal = ids.keys() - both
+            pairs = [(token["content"], token["id"]) for token in added]
+            refuse_ids([*learned.items(), *pairs], source)
+            ids = dict(pairs)
+            # Learned tokens are spelt with one character per byte, added ones literally. A word
+            # that is both counts as learned.
+            self.literal = set(self.control)
+            for text in ids:
+                if text not in learned or not BYTE_OF.keys() >= set(text):
+                    self.literal.add(text)
             vocab = {text: id for text, id in learned.items() if text not in self.literal}
             self.text_of = {id: text for text, id in (vocab | ids).items()}
-            self.vocab_size = max([vocab_size, *(id + 1 for id in self.text_of)])
+            self.vocab_size = max(vocab_size, max(self.text_of, default=-1) + 1)
             self.split = re.compile(f"({any_of(list(self.control))})").split
         except (KeyError, TypeError, AttributeError) as problem:
             raise TokenizerError(
                 f"{source}: not a tokenizer.json as expected ({problem!r})"
             ) from None
         for token in control:
-            if (
-                len(token["content"]) < 2
-                or token.get("lstrip")
-                or token.get("rstrip")
-                or token.get("single_word")
-            ):
+            extended = any(map(token.get, ("lstrip", "rstrip", "single_word")))
+            if len(token["content"]) < 2 or extended:
                 raise TokenizerError(
                     f"{source}: control token {token['content']!r} is of a kind that is "
                     "not supported"
@@ -107,20 +104,23 @@ class Tokenizer:
         self.encoder = encoder_without_control(spec, vocab, words, source)
 
     @classmethod
-    def from_folder(cls, folder, vocab_size: int = 0) -> "Tokenizer":
-        """Reads tokenizer.json, and pad token and chat template where the folder has them.
+    def from_folder(cls, folder: str | Path, vocab_size: int = 0) -> Self:
+        """Reads tokenizer.json and, where the folder has them, pad token and chat template.
 
         Raises TokenizerError or ChatTemplateError in one line that names the file.
         """
         folder = Path(folder)
-        path, settings_path = folder / FILE, folder / "tokenizer_config.json"
+        path = folder / FILE
+        settings_path = folder / "tokenizer_config.json"
         spec = read_json(path, TokenizerError)
         settings = read_json(settings_path, TokenizerError) if settings_path.exists() else {}
-        pad_token, eos_token = (
-            token_text(settings.get(name)) for name in ("pad_token", "eos_token")
-        )
         return cls(
-            spec, ChatTemplate.from_folder(folder), pad_token, vocab_size, str(path), eos_token
+            spec,
+            ChatTemplate.from_folder(folder),
+            pad_token=token_text(settings.get("pad_token")),
+            vocab_size=vocab_size,
+            source=str(path),
+            eos_token=token_text(settings.get("eos_token")),
         )
 
     def __repr__(self) -> str:
@@ -130,7 +130,7 @@ class Tokenizer:
         )
 
     def encode(self, text: str) -> list[int]:
-        """Ids of plain text: `<|im_end|>` in it gives the ids of its letters, never the control
+        """Ids of plain text: `<|im_end|>` in it gives the ids of its characters, never the control
         token.
 
         Raises TokenizerError if `text` is not a string, holds half a surrogate pair, or has more
@@ -149,9 +149,8 @@ class Tokenizer:
         try:
             return self.encoder.encode(text, add_special_tokens=False).ids
         except BaseException as problem:
-            if (
-                type(problem).__name__ != "PanicException"
-            ):  # no Exception, and no name of it is exported
+            # The library's panic is no Exception, and its class is not exported.
+            if type(problem).__name__ != "PanicException":
                 raise
             raise TokenizerError(
                 f"{self.source}: tokenizers can't split this text ({problem})"
@@ -161,21 +160,20 @@ class Tokenizer:
         """Ids of a conversation, ending where the assistant's answer starts.
 
         messages: [{"role": "system" | "user" | "assistant" | "tool", "content": str}, ...];
-        thinking: what the template is told as `enable_thinking`. Control tokens inside the messages
-        stay text, except the thinking marks of an assistant. Raises ChatTemplateError, naming the
-        message.
+        thinking: the template's `enable_thinking`. Control tokens inside the messages stay text,
+        except an assistant's thinking marks. Raises ChatTemplateError, naming the message.
         """
         check_messages(messages)
         spare = spare_character(messages)
         return self._ids(self._render(messages, thinking, spare), spare)
 
     def next_turn(self, text: str, thinking: bool = True) -> list[int]:
-        """Ids that continue a conversation behind an answer: the answer's end, a user's `text`, the
-        next one's start.
+        """Ids that continue a conversation after an answer: the end of that answer, a user's
+        `text`, and the start of the next answer.
 
-        Behind the ids of `chat` and of an answer they make the ids of `chat` for the longer
-        conversation, but that a template may drop the thinking of earlier answers, closed empty
-        blocks among it, which was read all the same.
+        Appended to the ids of `chat` and of the answer, they give the ids of `chat` for the longer
+        conversation, except that a template may drop the thinking of earlier answers, empty blocks
+        included, which stays here because the model has read it.
         """
         turn = {"role": "user", "content": text}
         check_messages([turn])
@@ -203,8 +201,8 @@ class Tokenizer:
         )
 
     def _ids(self, rendered: str, spare: str) -> list[int]:
-        """Ids of what a template wrote; `spare` is what keeps control tokens within messages from
-        being any."""
+        """Ids of a rendered template; `spare` breaks up the control tokens inside messages (see
+        `guard`)."""
         ids = []
         for i, piece in enumerate(self.split(rendered)):  # text, control token, text, ..., text
             if i % 2:
@@ -213,23 +211,22 @@ class Tokenizer:
                 ids += self.encode(piece.replace(spare, ""))
         return ids
 
-    def decode(self, ids, skip_control: bool = False) -> str:
-        """Text of `ids`. Bytes that are not UTF-8 become U+FFFD; so does an id that the model has
-        and the tokenizer doesn't. skip_control leaves out the tokens that tokenizer.json marks
+    def decode(self, ids: Iterable[int], skip_control: bool = False) -> str:
+        """Text of `ids`. Bytes that are not UTF-8 become U+FFFD, and so does an id that the model
+        has but the tokenizer doesn't. skip_control: leave out the tokens that tokenizer.json marks
         special (not `<think>`).
 
         Raises TokenizerError for an id outside the vocabulary.
         """
-        return b"".join(self.bytes_of(id, skip_control) for id in ids).decode(
-            "utf-8", errors="replace"
-        )
+        pieces = [self.bytes_of(id, skip_control) for id in ids]
+        return b"".join(pieces).decode("utf-8", errors="replace")
 
     def stream(self, skip_control: bool = False) -> "Stream":
-        """A decoder for ids that come one by one."""
+        """A decoder for ids that arrive one by one."""
         return Stream(self, skip_control)
 
     def bytes_of(self, id: int, skip_control: bool = False) -> bytes:
-        """The bytes that one id stands for: often a word, sometimes a part of a character."""
+        """The bytes that one id stands for: often a word, sometimes part of a character."""
         id = operator.index(id)
         if not 0 <= id < self.vocab_size:
             raise TokenizerError(f"token id {id} is outside the vocabulary of {self.vocab_size}")
@@ -242,27 +239,27 @@ class Tokenizer:
 
 
 class Stream:
-    """Ids in, text out, as soon as it is certain: the first bytes of a character wait for the last.
+    """Ids in, text out, each character once its last byte has arrived.
 
-    All that `push` and `end` return, joined, equals `decode` of all ids.
+    The texts that `push` and `end` return, joined, equal `decode` of all ids.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_control: bool = False):
+    def __init__(self, tokenizer: Tokenizer, skip_control: bool = False) -> None:
         self.tokenizer = tokenizer
         self.skip_control = skip_control
         self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, id: int) -> str:
-        """The text that this id completes; "" while a character is still open."""
+        """The text that this id completes; "" while a character is incomplete."""
         return self.decoder.decode(self.tokenizer.bytes_of(id, self.skip_control))
 
     def end(self) -> str:
-        """What is left: "" or U+FFFD for a character that never ended."""
+        """The rest: U+FFFD for a character that stayed incomplete, else ""."""
         return self.decoder.decode(b"", final=True)
 
 
 def refuse_long_blank(text: str) -> None:
-    """Raises TokenizerError for a run of whitespace that the library can't split."""
+    """Raises TokenizerError for a run of whitespace that makes the library panic."""
     for run in re.finditer(r"\s+", text):
         length = run.end() - run.start()
         if length > LONGEST_BLANK:
@@ -275,9 +272,9 @@ def refuse_long_blank(text: str) -> None:
 def encoder_without_control(
     spec: dict, vocab: dict[str, int], words: list[dict], source: str
 ) -> tokenizers.Tokenizer:
-    """The library's tokenizer for text alone: no control tokens, no template of its own, nothing
-    cut or padded."""
-    # The library renumbers added tokens unless its model has them too.
+    """The library's tokenizer for text alone: no control tokens, no template of its own, neither
+    truncation nor padding."""
+    # The library renumbers added tokens unless its model's vocabulary has them too.
     vocab = vocab | {token["content"]: token["id"] for token in words}
     bare = {
         **spec,
@@ -289,5 +286,5 @@ def encoder_without_control(
     }
     try:
         return tokenizers.Tokenizer.from_str(json.dumps(bare))
-    except Exception as problem:  # the library raises a bare Exception for whatever it can't read
+    except Exception as problem:  # all that the library raises is a bare Exception
         raise TokenizerError(f"{source}: refused by tokenizers ({problem})") from None

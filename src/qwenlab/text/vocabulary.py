@@ -1,5 +1,5 @@
-"""The entries of a tokenizer.json: what stands for a byte, what for a control token, and which ids
-are none."""
+"""The entries of a tokenizer.json: which character stands for which byte, which tokens are control
+tokens, which ids are invalid."""
 
 from qwenlab.errors import QwenlabError
 
@@ -9,8 +9,7 @@ class TokenizerError(QwenlabError):
 
 
 def byte_of_character() -> dict[str, int]:
-    """The table of byte-level BPE: each of the 256 bytes has a printable character that stands for
-    it.
+    """The table of byte-level BPE: a printable character for each of the 256 bytes.
 
     Printable bytes stand for themselves; the others take the characters from 256 upwards, in order
     (GPT-2's `bytes_to_unicode`; Radford et al. 2019, section 2.2).
@@ -20,10 +19,13 @@ def byte_of_character() -> dict[str, int]:
         *range(ord("¡"), ord("¬") + 1),
         *range(ord("®"), ord("ÿ") + 1),
     ]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {
-        chr(256 + i): byte for i, byte in enumerate(others)
-    }
+    byte_of = {chr(byte): byte for byte in printable}
+    free = 256
+    for byte in range(256):
+        if byte not in printable:
+            byte_of[chr(free)] = byte
+            free += 1
+    return byte_of
 
 
 BYTE_OF = byte_of_character()
@@ -37,9 +39,10 @@ def is_control(token: dict) -> bool:
 
 
 def refuse_ids(tokens: list[tuple[str, int]], source: str) -> None:
-    """Raises TokenizerError, naming the token, unless ids are whole numbers, one for each token and
-    each its own."""
-    text_of, id_of = {}, {}
+    """Raises TokenizerError, naming the token, unless each token has one id of its own, a whole
+    number."""
+    text_of: dict[int, str] = {}
+    id_of: dict[str, int] = {}
     for text, id in tokens:
         if isinstance(id, bool) or not isinstance(id, int) or not 0 <= id < 2**31:
             reason = f"token {text!r} has id {id!r}, expected a whole number of at least 0"

@@ -1,4 +1,4 @@
-"""GRPO, distillation and the traces it learns from."""
+"""GRPO, distillation, and the traces that distillation learns from."""
 
 from qwenlab.training.distillation import distill
 from qwenlab.training.rl import grpo

@@ -1,18 +1,19 @@
-"""Distillation: a student learns from a teacher's traces, the answers' tokens only, or from its
-probabilities there.
+"""Distillation: a student learns from a teacher's traces, either from the answers' tokens or from
+the teacher's probabilities there.
 
-The loss is the mean over answer tokens, so every token counts the same however a batch is cut. A
-mean of micro-batches' means is another number wherever their lengths differ; widely used trainers
-took that for the same until October 2024 (https://huggingface.co/blog/gradient_accumulation). Two
-ways to learn: the teacher's token as the one right answer (sequence-level distillation, Kim and
-Rush 2016, arXiv:1606.07947), or the teacher's whole distribution at that place (Hinton et al. 2015,
-arXiv:1503.02531).
+The loss is the mean over answer tokens, so every token has the same weight however a batch is split
+into micro-batches. A mean of the micro-batches' means is a different number if their lengths
+differ; widely used trainers confused the two until October 2024
+(https://huggingface.co/blog/gradient_accumulation). The target is either the teacher's token
+(sequence-level distillation, Kim and Rush 2016, arXiv:1606.07947) or the teacher's whole
+distribution at that position (Hinton et al. 2015, arXiv:1503.02531).
 """
 
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import lru_cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -21,8 +22,10 @@ from torch.utils.checkpoint import checkpoint
 
 from qwenlab.engine.padding import right_pad
 from qwenlab.errors import flags, number, whole
+from qwenlab.model.model import Model
 from qwenlab.orders import seeded, seeded_order
 from qwenlab.run_folder import RunFolder
+from qwenlab.text.tokenizer import Tokenizer
 from qwenlab.training.traces import Row, Trace, TraceError, answer_rows
 from qwenlab.training.trainer import (
     COLDEST,
@@ -37,18 +40,21 @@ from qwenlab.training.trainer import (
     token_logprobs,
 )
 
-# rows of a batch should be of one length: so many batches are cut at once from rows sorted by
-# length
+# The rows of so many batches are sorted by length together, so that a batch needs little padding.
 POOL = 50
 WARM_UP = 20  # steps
-CHECK_EVERY = SAVE_EVERY = 50  # steps
+CHECK_EVERY = 50  # steps between two held-out losses
+SAVE_EVERY = 50  # steps between two checkpoints
 MOST_EPOCHS = 1e6
+
+Teacher = tuple[Model, Tokenizer]
+T = TypeVar("T")
 
 
 class Distilled(NamedTuple):
-    """What a run did. `losses` are the held-out ones, in nats a token, by the number of steps
-    before each; `dropped` the numbers of the traces without an answer token; `padded` the share of
-    pads; `metrics` a record a step."""
+    """The result of a run. `losses`: held-out losses in nats per token, by the number of steps
+    before each. `dropped`: the numbers of the traces without an answer token. `padded`: the
+    fraction of pads. `metrics`: one record per step."""
 
     losses: dict[int, float]
     dropped: list[int]
@@ -57,8 +63,8 @@ class Distilled(NamedTuple):
 
 
 def distill(
-    model,
-    tokenizer,
+    model: Model,
+    tokenizer: Tokenizer,
     problems: Sequence[Trace],
     *,
     epochs: float = 1,
@@ -68,30 +74,30 @@ def distill(
     max_length: int | None = None,
     lr: float = 1e-5,
     held_out: int = 64,
-    teacher=None,
+    teacher: Teacher | None = None,
     temperature: float = 1.0,
     plain: bool = False,
     seed: int = 0,
-    folder=None,
+    folder: str | Path | None = None,
     progress: bool = False,
 ) -> Distilled:
     """Trains `model` (float32, in place) on `problems`, which are traces (`load_traces`,
     `make_traces`).
 
-    A step takes `batch_size` rows of nearly one length, `micro_batch` of them at a time (None =
-    all), which changes memory and not the gradient. It ends after so many `epochs`, or between two
-    steps once `minutes` are over. The rate rises over the first steps to `lr` and falls straight to
-    0 at the end, whichever comes first. max_length: tokens of prompt, answer and stop id together
-    (None: the model's context); see `answer_rows`. `held_out` traces are kept apart, and their loss
-    is taken before, every so many steps, and after.
+    A step takes `batch_size` rows of similar length, `micro_batch` of them at a time (None: all),
+    which changes memory but not the gradient. Training ends after `epochs`, or between two steps
+    once `minutes` have passed. The learning rate rises to `lr` over the first steps and then falls
+    linearly to 0 at whichever end comes first. max_length: most tokens of prompt, answer and stop
+    id together (None: the model's context); see `answer_rows`. The loss on `held_out` traces, which
+    are never trained on, is measured before training, every CHECK_EVERY steps, and at the end.
 
-    teacher: a (model, tokenizer) as `load` gives it. Then the loss is KL(teacher || student) at the
-    answers' tokens, of softmax(logits / temperature), times temperature^2. It must have the
-    student's vocabulary.
+    teacher: (model, tokenizer), as `load` returns them. The loss is then KL(teacher || student) at
+    the answers' tokens, of softmax(logits / temperature), times temperature^2. The teacher must
+    have the student's vocabulary.
 
-    folder: a run that was killed goes on there and ends with the same weights, bit by bit; not so
-    with `minutes`, since no two runs take the same time. Raises TraceError, TrainingError,
-    RunFolderError, and ValueError for an option.
+    folder: a run that was killed resumes there and ends with the same weights, bit for bit, unless
+    `minutes` is given, since no two runs take the same time. Raises TraceError, TrainingError,
+    RunFolderError, and ValueError for a wrong option.
     """
     number(epochs, "epochs", most=MOST_EPOCHS)
     number(lr, "lr", most=LARGEST_LR)
@@ -106,48 +112,48 @@ def distill(
     if teacher is not None and not (isinstance(teacher, tuple | list) and len(teacher) == 2):
         raise ValueError(f"teacher is a {type(teacher).__name__}, expected (model, tokenizer)")
     limit = model.config.max_position_embeddings
-    limit = limit if max_length is None else min(limit, whole(max_length, "max_length", 1))
+    if max_length is not None:
+        limit = min(limit, whole(max_length, "max_length", 1))
     rows, dropped = answer_rows(model, tokenizer, problems, limit, plain)
     if len(rows) <= held_out:
         raise TraceError(
-            f"{len(rows)} traces are of use, expected more than the {held_out} that are held out"
+            f"only {len(rows)} usable traces; more than held_out={held_out} are needed"
         )
     if teacher:
         check_teacher(model, tokenizer, *teacher)
     rows = [rows[place] for place in seeded_order(len(rows), "held out", seed)]
-    apart = sorted(rows[:held_out], key=lambda row: len(row.ids))
+    test_rows = sorted(rows[:held_out], key=row_length)
     rows = rows[held_out:]
     batches_an_epoch = -(-len(rows) // batch_size)
     steps = max(1, round(epochs * batches_an_epoch))
-    options = {
-        "steps": steps,
-        "minutes": minutes,
-        "batch_size": batch_size,
-        "micro_batch": micro_batch,
-        "lr": lr,
-    }
-    options |= {
-        "seed": seed,
-        "teacher": teacher and run_settings(teacher[0], [])["model"],
-        "temperature": temperature,
-    }
-    settings = run_settings(model, [apart, rows], task="distill", **options)
-    lengths = tuple(len(row.ids) for row in rows)
+    settings = run_settings(
+        model,
+        [test_rows, rows],
+        task="distill",
+        steps=steps,
+        minutes=minutes,
+        batch_size=batch_size,
+        micro_batch=micro_batch,
+        lr=lr,
+        seed=seed,
+        teacher=teacher and run_settings(teacher[0], [])["model"],
+        temperature=temperature,
+    )
+    lengths = tuple(map(row_length, rows))
 
-    def loss_of(parts: list) -> float:
+    def loss_of(parts: list[list[Row]]) -> float:
         return mean_loss(model, parts, tokenizer.pad_id, teacher and teacher[0], temperature)
 
     def held_out_loss() -> float:
         with torch.no_grad():
-            return loss_of(cut(apart, micro_batch))
+            return loss_of(cut(test_rows, micro_batch))
 
     def one_step(step: int) -> dict:
         measured = {}
-        if apart:
-            fresh = step % CHECK_EVERY == 0
-            measured = {
-                "held_out_loss": held_out_loss() if fresh else training.metrics[-1]["held_out_loss"]
-            }
+        if test_rows and step % CHECK_EVERY == 0:
+            measured["held_out_loss"] = held_out_loss()
+        elif test_rows:  # the last one, so that every record has the same fields
+            measured["held_out_loss"] = training.metrics[-1]["held_out_loss"]
         epoch, place = divmod(step, batches_an_epoch)
         batch = [rows[i] for i in batches(lengths, batch_size, seed, epoch)[place]]
         parts = cut(batch, micro_batch)
@@ -155,10 +161,10 @@ def distill(
         spent = training.spent / (60 * minutes) if minutes else 0
         rate = lr * min((step + 1) / WARM_UP, 1 - max(step / steps, spent))
         norm = training.update(rate)
-        tokens = sum(len(row.ids) for row in batch)
+        tokens = sum(map(row_length, batch))
         padded = 0
         for part in parts:
-            padded += len(part) * max(len(row.ids) for row in part)
+            padded += len(part) * max(map(row_length, part))
         return {
             "loss": loss,
             **measured,
@@ -173,7 +179,7 @@ def distill(
         limits = {"steps": steps, "minutes": minutes, "save_every": SAVE_EVERY}
         metrics = training.run(one_step, **limits, progress=progress, show=("loss",))
     losses = {}
-    if apart:
+    if test_rows:
         losses = {record["step"]: record["held_out_loss"] for record in metrics[::CHECK_EVERY]}
         losses[training.step] = held_out_loss()
     pads = sum(record["pads"] for record in metrics)
@@ -181,16 +187,26 @@ def distill(
     return Distilled(losses, dropped, pads / (pads + tokens), metrics)
 
 
+def row_length(row: Row) -> int:
+    return len(row.ids)
+
+
 def mean_loss(
-    model, parts: Sequence[Sequence[Row]], pad_id: int, teacher=None, temperature: float = 1.0
+    model: Model,
+    parts: Sequence[Sequence[Row]],
+    pad_id: int,
+    teacher: Model | None = None,
+    temperature: float = 1.0,
 ) -> float:
-    """Mean loss over all answer tokens of `parts`, however they are cut; its gradient is added to
+    """Mean loss over all answer tokens of `parts`, however they are split; its gradient is added to
     the parameters', unless gradients are off.
 
-    Each part's sum is divided by the tokens of all parts: in a mean of their means a token in a
-    small part counts more.
+    Each part's sum is divided by the tokens of all parts, because in a mean of their means a token
+    in a small part would weigh more.
     """
-    targets = sum(len(row.ids) - row.prompt for part in parts for row in part)
+    targets = 0
+    for part in parts:
+        targets += sum(len(row.ids) - row.prompt for row in part)
     total = 0.0
     for part in parts:
         loss = loss_sum(model, part, pad_id, teacher, temperature) / targets
@@ -201,33 +217,42 @@ def mean_loss(
 
 
 def loss_sum(
-    model, rows: Sequence[Row], pad_id: int, teacher=None, temperature: float = 1.0
+    model: Model,
+    rows: Sequence[Row],
+    pad_id: int,
+    teacher: Model | None = None,
+    temperature: float = 1.0,
 ) -> Tensor:
-    """Sum over answer tokens of -log p(token), or with a teacher of temperature^2 KL(teacher ||
+    """Sum over answer tokens of -log p(token) or, with a teacher, of temperature^2 KL(teacher ||
     student), in nats."""
     input_ids, mask, wanted = rectangle(rows, pad_id)
     if teacher is None:
         return -token_logprobs(model, input_ids, mask, wanted).sum()
 
-    def divergence(ours: Tensor, theirs: Tensor) -> Tensor:
-        q, p = (
-            (m.logits(x) / temperature).log_softmax(-1)
-            for m, x in ((model, ours), (teacher, theirs))
-        )
+    def hidden_before_answers(network: Model) -> Tensor:  # (answer tokens, hidden)
+        hidden = network(input_ids, mask, hidden_only=True)
+        return hidden[:, :-1][wanted[:, 1:].to(network.device)]
+
+    def divergence(student_hidden: Tensor, teacher_hidden: Tensor) -> Tensor:
+        q = (model.logits(student_hidden) / temperature).log_softmax(-1)
+        p = (teacher.logits(teacher_hidden) / temperature).log_softmax(-1)
         return temperature**2 * F.kl_div(q, p, reduction="sum", log_target=True)
 
-    # The teacher's parameters ask for no gradients, so none are kept of it.
-    hidden = [
-        m(input_ids, mask, hidden_only=True)[:, :-1][wanted[:, 1:].to(m.device)]
-        for m in (model, teacher)
-    ]
-    pieces = zip(*(x.split(max(1, LOGITS // model.config.vocab_size)) for x in hidden), strict=True)
-    return sum(checkpoint(divergence, *piece, use_reentrant=False) for piece in pieces)
+    piece = max(1, LOGITS // model.config.vocab_size)
+    ours = hidden_before_answers(model).split(piece)
+    theirs = hidden_before_answers(teacher).split(piece)  # its parameters require no gradients
+    total = 0
+    for student_hidden, teacher_hidden in zip(ours, theirs, strict=True):
+        total = total + checkpoint(divergence, student_hidden, teacher_hidden, use_reentrant=False)
+    return total
 
 
-def check_teacher(model, tokenizer, teacher, its_tokenizer) -> None:
-    """Raises TrainingError where an id isn't the same token to teacher and student."""
-    ours, theirs = tokenizer.text_of, its_tokenizer.text_of
+def check_teacher(
+    model: Model, tokenizer: Tokenizer, teacher: Model, teacher_tokenizer: Tokenizer
+) -> None:
+    """Raises TrainingError, naming an id, unless teacher and student have the same vocabulary."""
+    ours = tokenizer.text_of
+    theirs = teacher_tokenizer.text_of
     differing = {id for id, _ in ours.items() ^ theirs.items()}
     if differing or model.config.vocab_size != teacher.config.vocab_size:
         id = min(differing, default=min(model.config.vocab_size, teacher.config.vocab_size))
@@ -237,12 +262,12 @@ def check_teacher(model, tokenizer, teacher, its_tokenizer) -> None:
         )
 
 
-@lru_cache(maxsize=1)  # asked once a step, new once an epoch
+@lru_cache(maxsize=1)  # called at every step, new in every epoch
 def batches(lengths: tuple[int, ...], batch_size: int, seed: int, epoch: int) -> list[list[int]]:
-    """The rows of each batch of an epoch, by their places in `lengths`: every row once, neighbours
-    of one length.
+    """The batches of an epoch, each a list of indices into `lengths`: every row once, with rows of
+    similar length together.
 
-    It follows from the arguments alone, so that a run which goes on needs nothing but its step.
+    Determined by the arguments alone, so that a resumed run needs only its step.
     """
     rng = seeded("batches", seed, epoch)
     filled = []
@@ -252,15 +277,18 @@ def batches(lengths: tuple[int, ...], batch_size: int, seed: int, epoch: int) ->
     return filled
 
 
-def cut(things: list, size: int) -> list[list]:
-    return [things[start : start + size] for start in range(0, len(things), size)]
+def cut(items: list[T], size: int) -> list[list[T]]:
+    """Consecutive parts of `size` items, the last one shorter where they don't divide evenly."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def rectangle(rows: Sequence[Row], pad_id: int) -> tuple[Tensor, Tensor, Tensor]:
-    """input_ids (B, T) int64 padded on the right, attention_mask (B, T) bool, and (B, T) bool which
-    ids are answers, their stop ids included. All from lengths: an answer may end in the pad id, or
-    hold it."""
+    """input_ids (B, T) int64, right-padded; attention_mask (B, T) bool; and (B, T) bool, True for
+    the ids of answers, their stop ids included. Both masks come from lengths, because an answer may
+    contain the pad id, or end with it."""
     input_ids = right_pad([row.ids for row in rows], pad_id)
-    columns = torch.arange(input_ids.shape[1])
-    mask = columns < torch.tensor([len(row.ids) for row in rows])[:, None]  # (B, T)
-    return input_ids, mask, mask & (columns >= torch.tensor([row.prompt for row in rows])[:, None])
+    lengths = torch.tensor(list(map(row_length, rows)))[:, None]  # (B, 1)
+    prompts = torch.tensor([row.prompt for row in rows])[:, None]  # (B, 1)
+    columns = torch.arange(input_ids.shape[1])  # (T,)
+    mask = columns < lengths  # (B, T)
+    return input_ids, mask, mask & (columns >= prompts)

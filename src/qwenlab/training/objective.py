@@ -1,91 +1,98 @@
-"""GRPO's formulas, one a function: what an answer is worth, which tokens count, the loss and its
-averages."""
+"""GRPO's formulas, one per function: advantages, completion mask, loss and its averages."""
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-EPSILON = 1e-4  # added to a group's deviation
-STEEPEST = 20.0  # nats: beyond, e^x goes on along its tangent
+EPSILON = 1e-4  # added to a group's standard deviation
+STEEPEST = 20.0  # nats, beyond which e^x is replaced by its tangent
 AVERAGES = ("token", "sequence", "fixed")
 
 
 def advantages(rewards: Tensor) -> Tensor:
-    """How much better than its group each answer did: (reward - mean) / (sample deviation + 1e-4),
-    group by group.
+    """Each answer's reward relative to its group: (reward - mean) / (sample standard deviation +
+    1e-4), group by group.
 
-    rewards (prompts, rollouts) to the same. A group whose rewards are all equal, or that has one
-    answer only, teaches nothing: exactly 0. Means over the whole batch would reward easy problems,
-    not good answers.
+    rewards (prompts, rollouts); returns the same shape in float32. Exactly 0 in a zero-variance
+    group (one answer, or equal rewards). Means over the whole batch would reward easy problems, not
+    good answers.
     """
-    rewards = rewards.double()  # so that the mean of equal rewards is just that
+    rewards = rewards.double()  # so that the mean of equal rewards is exact
     spread = rewards.amax(1, keepdim=True) > rewards.amin(1, keepdim=True)
     deviation = rewards.std(1, correction=min(1, rewards.shape[1] - 1), keepdim=True)
-    return (
-        ((rewards - rewards.mean(1, keepdim=True)) / (deviation + EPSILON))
-        .masked_fill(~spread, 0)
-        .float()
-    )
+    advantage = (rewards - rewards.mean(1, keepdim=True)) / (deviation + EPSILON)
+    return advantage.masked_fill(~spread, 0).float()
 
 
-def completion_mask(ids: Tensor, stop_ids) -> Tensor:
-    """Which tokens of completions (B, T) count: all up to and including the first stop id of each
-    row. (B, T) bool.
+def completion_mask(ids: Tensor, stop_ids: Iterable[int]) -> Tensor:
+    """Which tokens of completions (B, T) count: those up to and including each row's first stop id.
+    Returns (B, T) bool.
 
-    The pad may be a stop id, as with Qwen3: of several in a row the first one counts. Only where
-    lengths aren't known: a row that was cut off and then padded can't be told from one that
-    stopped.
+    The pad id may itself be a stop id, as with Qwen3; only the first one counts. Use lengths where
+    they are known: this can't tell a row that was cut off and then padded from one that stopped.
     """
     stops = torch.isin(ids, torch.tensor(sorted(stop_ids), device=ids.device)).long()
     return stops.cumsum(1) == stops  # no stop id before
 
 
-def clipped_loss(logprobs: Tensor, kept: Tensor, advantage: Tensor, clip_ratio: float) -> Tensor:
-    """-min(r A, clip(r, 1 - c, 1 + c) A) for each token, r = exp(logprobs - kept) (Schulman et al.,
-    arXiv:1707.06347).
+def clipped_loss(
+    logprobs: Tensor, old_logprobs: Tensor, advantage: Tensor, clip_ratio: float
+) -> Tensor:
+    """-min(r A, clip(r, 1 - c, 1 + c) A) for each token, with the ratio r = exp(logprobs -
+    old_logprobs) (Schulman et al., arXiv:1707.06347).
 
-    logprobs, kept (B, T) under the model now and when it sampled; advantage (B,). Returns (B, T). A
-    token that became much likelier (with A > 0; less likely with A < 0) has no gradient left.
+    logprobs, old_logprobs (B, T): under the model now, and when it sampled; advantage (B,). Returns
+    (B, T). A token that is already much likelier (if A > 0; less likely if A < 0) gets no gradient.
     """
-    ratio = bounded_exp(logprobs - kept)
+    ratio = bounded_exp(logprobs - old_logprobs)
+    clipped = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
     advantage = advantage[:, None]
-    return -torch.minimum(
-        ratio * advantage, ratio.clamp(1 - clip_ratio, 1 + clip_ratio) * advantage
-    )
+    return -torch.minimum(ratio * advantage, clipped * advantage)
 
 
 def divergence(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """KL(model || reference) estimated at each sampled token: e^d - d - 1, d = reference -
-    logprobs; never negative.
+    """KL(model || reference) estimated at each sampled token: e^d - d - 1 with d = reference -
+    logprobs, never negative.
 
-    (Schulman's third estimator, http://joschu.net/blog/kl-approx.html, as in GRPO's paper.) A token
-    so unlikely that d is beyond 20 would outweigh all others, and overflow from 89 on: there see
-    `bounded_exp`.
+    Schulman's third estimator (http://joschu.net/blog/kl-approx.html), as in GRPO's paper. A token
+    so unlikely that d exceeds 20 would outweigh all others, and e^d would overflow from 89 on:
+    hence `bounded_exp`.
     """
-    apart = reference - logprobs
-    return bounded_exp(apart) - apart - 1
+    difference = reference - logprobs
+    return bounded_exp(difference) - difference - 1
 
 
 def bounded_exp(x: Tensor) -> Tensor:
-    """e^x up to x = 20 and its tangent there beyond: finite in float32, and so are its gradient,
-    sums of many and the square in a gradient's norm."""
+    """e^x up to x = 20, and beyond it the tangent there. Finite in float32, and so are its
+    gradient, sums of many values and the squares in a gradient's norm."""
     return x.clamp(max=STEEPEST).exp() + (x - STEEPEST).relu() * math.exp(STEEPEST)
 
 
-def average(loss: Tensor, mask: Tensor, how: str, *, tokens=None, rows=None, cap=None) -> Tensor:
-    """One number of loss (B, T) where mask (B, T) is True. For a micro-batch name the `tokens` or
-    `rows` of the whole batch (None: those here): its parts then add up to the whole's mean, and so
-    do their gradients.
+def average(
+    loss: Tensor,
+    mask: Tensor,
+    how: str,
+    *,
+    tokens: int | None = None,
+    rows: int | None = None,
+    cap: int | None = None,
+) -> Tensor:
+    """The average, a scalar, of loss (B, T) where mask (B, T) is True. For a micro-batch give the
+    `tokens` or `rows` of the whole batch (None: those here); the results, and so their gradients,
+    then add up to those of the whole batch.
 
-    - "token": every token counts alike, so a long answer counts more (DAPO, arXiv:2503.14476).
-    - "sequence": every answer counts alike, so a token in a long one counts less (GRPO as
-    published).
-    - "fixed": the sum over rows * cap, whatever the lengths: a token always counts alike (Dr. GRPO,
-    arXiv:2503.20783).
+    - "token": all tokens have equal weight, so a long answer weighs more (DAPO, arXiv:2503.14476).
+    - "sequence": all answers have equal weight, so a token in a long one weighs less (GRPO as
+      published).
+    - "fixed": the sum divided by rows * cap, so a token's weight never depends on lengths (Dr.
+      GRPO, arXiv:2503.20783).
     """
     loss = loss.masked_fill(~mask, 0)
     rows = rows or len(mask)
     if how == "sequence":
         return (loss.sum(1) / mask.sum(1)).sum() / rows
-    return loss.sum() / (rows * cap if how == "fixed" else tokens or mask.sum())
+    if how == "fixed":
+        return loss.sum() / (rows * cap)
+    return loss.sum() / (tokens or mask.sum())

@@ -1,14 +1,16 @@
-"""GRPO: a model samples several answers a problem, and learns from how each did against the others
-of its group.
+"""GRPO: a model samples a group of answers to each problem, and learns from each answer's reward
+relative to its group.
 
 Group relative policy optimisation (Shao et al., arXiv:2402.03300) needs no second network that
-guesses values: the mean reward of a group takes its place. `grpo` is the whole loop; its formulas
-stand in `qwenlab.training.objective`.
+estimates values, because the mean reward of a group takes its place. `grpo` is the whole loop; its
+formulas are in `qwenlab.training.objective`.
 """
 
 from collections.abc import Sequence
 from contextlib import nullcontext
 from copy import deepcopy
+from itertools import compress
+from pathlib import Path
 from time import perf_counter
 
 import torch
@@ -16,11 +18,15 @@ from torch import Tensor
 
 from qwenlab.engine.generation import generate
 from qwenlab.engine.padding import left_pad
+from qwenlab.engine.request import Request, RequestOutput
+from qwenlab.engine.results import Result
 from qwenlab.errors import flags, number, whole
-from qwenlab.evaluation.evaluation import MOST_ANSWERS, judged
+from qwenlab.evaluation.evaluation import MOST_ANSWERS, graded_record
 from qwenlab.evaluation.problems import Problem, problem_prompts
+from qwenlab.model.model import Model
 from qwenlab.orders import seeded_order
 from qwenlab.run_folder import RunFolder
+from qwenlab.text.tokenizer import Tokenizer
 from qwenlab.training.objective import (
     AVERAGES,
     advantages,
@@ -42,10 +48,13 @@ from qwenlab.training.trainer import (
     token_logprobs,
 )
 
+# A finished request and its advantage.
+Answer = tuple[Request, float]
+
 
 def grpo(
-    model,
-    tokenizer,
+    model: Model,
+    tokenizer: Tokenizer,
     problems: Sequence[Problem],
     *,
     steps: int,
@@ -64,38 +73,38 @@ def grpo(
     seed: int = 0,
     plain: bool = False,
     thinking: bool = True,
-    folder=None,
+    folder: str | Path | None = None,
     minutes: float | None = None,
     save_every: int = 10,
     progress: bool = False,
 ) -> list[dict]:
-    """Trains `model`, which must be float32, in place; returns a record of metrics a step.
+    """Trains `model`, which must be float32, in place; returns one record of metrics per step.
 
     A step samples `num_rollouts` answers to each of `prompts_per_step` problems at `temperature`,
-    rewards an answer with 1 if `grade` finds it right and with 0 else, and takes `updates` steps of
-    AdamW along the clipped objective. `batch_size` rows are answered at once, and as many are
-    trained on at once; the gradients are those of one big batch. The rate rises to `lr` in the
-    first `warm_up` steps and stays there: 1e-6 is usual for a published model, the tiny ones learn
-    with 3e-4.
+    gives an answer the reward 1 if `grade` finds it right and 0 otherwise, and takes `updates`
+    AdamW steps along the clipped objective. `batch_size` rows are sampled at once, and as many are
+    trained on at once; the gradients are those of one big batch. The learning rate rises to `lr`
+    over the first `warm_up` steps and then stays: 1e-6 is usual for a published model, 3e-4 for the
+    tiny ones.
 
-    kl: weight of the divergence from the model as it was given, of which a frozen copy is then
-    kept. averaging: see `average`. clip: the largest norm of a gradient. plain, thinking: see
-    `problem_prompts`. folder: a new run's, or one to go on with (see `Training`), which takes the
-    same model and options but steps, minutes, save_every and progress.
+    kl: weight of the divergence from the initial model, of which a frozen copy is then kept.
+    averaging: see `average`. clip: the largest gradient norm. plain, thinking: see
+    `problem_prompts`. folder: for a new run, or one to resume (see `Training`), which needs the
+    same model and the same options except steps, minutes, save_every and progress.
 
-    Metrics: reward (mean), cut_off (share of answers that no stop id ended), length (mean, in
-    tokens), silent (share of groups that teach nothing), loss, divergence, ratio (largest
-    |re-scored / kept probability - 1| before the first update: how well sampling and training
-    agree), gradient_norm before it is clipped, tokens_per_second of sampling, rollout_seconds,
-    training_seconds, seconds.
+    Metrics: reward (mean), cut_off (fraction of answers without a stop id), length (mean, in
+    tokens), silent (fraction of zero-variance groups, which have no gradient), loss, divergence,
+    ratio (largest |re-scored / sampled probability - 1| before the first update: how well sampling
+    and training agree), gradient_norm before clipping, tokens_per_second of sampling,
+    rollout_seconds, training_seconds, seconds.
 
-    Where trl's GRPOTrainer differs (its defaults of 2025): it takes re-scored log-probabilities for
-    those at sampling, so that its first ratio is 1 by definition, and ours is measured; it counts
-    groups without spread in every mean, ours are left out, divergence included; its "bnpo" averages
-    over the tokens of one micro-batch, ours over all of a step's; it knows one stop id, we know all
-    of the checkpoint's; its learning rate falls linearly, ours is constant. The advantage (sample
-    deviation + 1e-4), the estimate of the divergence and the clip are the same, and answers that
-    were cut off count in both.
+    Differences from trl's GRPOTrainer (defaults of 2025): it uses re-scored log-probabilities as
+    old_logprobs, so its first ratio is 1 by definition, while ours is measured; it counts
+    zero-variance groups in every mean, while ours leave them out, divergence included; its "bnpo"
+    averages over the tokens of one micro-batch, ours over those of the whole step; it knows one
+    stop id, we know all of the checkpoint's; its learning rate falls linearly, ours is constant.
+    The advantage (sample standard deviation + 1e-4), the estimate of the divergence and the
+    clipping are the same, and truncated answers count in both.
 
     Raises ValueError for a wrong option, TrainingError, ProblemError, RunFolderError.
     """
@@ -123,157 +132,175 @@ def grpo(
         raise ValueError("there is no problem to train on")
     learning = {"clip_ratio": clip_ratio, "averaging": averaging, "kl": kl}
     learning |= {"temperature": temperature, "batch_size": batch_size}
-    options = {
-        "num_rollouts": num_rollouts,
-        "prompts_per_step": prompts_per_step,
-        "updates": updates,
-        "seed": seed,
-    }
-    options["max_new_tokens"] = max_new_tokens
-    data = [
-        [ids, problem.answer, problem.number]
-        for ids, problem in zip(prompts, problems, strict=True)
-    ]
+    data = []
+    for ids, problem in zip(prompts, problems, strict=True):
+        data.append([ids, problem.answer, problem.number])
     settings = run_settings(
-        model, data, task="grpo", lr=lr, clip=clip, warm_up=warm_up, **learning, **options
+        model,
+        data,
+        task="grpo",
+        lr=lr,
+        clip=clip,
+        warm_up=warm_up,
+        num_rollouts=num_rollouts,
+        prompts_per_step=prompts_per_step,
+        updates=updates,
+        seed=seed,
+        max_new_tokens=max_new_tokens,
+        **learning,
     )
     reference = deepcopy(model).requires_grad_(False) if kl else None
 
-    def learn(answers) -> dict:
+    def learn(answers: list[Answer]) -> dict:
         return accumulate(
             model, answers, tokenizer.pad_id, cap=max_new_tokens, reference=reference, **learning
         )
 
-    def one_step(step: int) -> dict:
-        began = perf_counter()
+    def roll_out(step: int) -> tuple[Result, Tensor]:
+        """The answers of a step, and their rewards (prompts, rollouts)."""
         chosen = problem_order(len(problems), seed, step * prompts_per_step, prompts_per_step)
+        asked = []
+        seeds = []
+        for epoch, i in chosen:
+            asked.append(prompts[i])
+            seeds.append((seed * 2**32 + epoch) * 2**32 + problems[i].number)
         result = generate(
             model,
-            [prompts[i] for _, i in chosen],
+            asked,
             n=num_rollouts,
             max_new_tokens=max_new_tokens,
             temperature=temperature,
-            seed=[(seed * 2**32 + epoch) * 2**32 + problems[i].number for epoch, i in chosen],
+            seed=seeds,
             slots=batch_size,
         )
-        if broken := [request.error for request in result if request.error]:
-            raise TrainingError(f"step {step}: {broken[0]}")
-        asked = [problems[i] for _, i in chosen for _ in range(num_rollouts)]
-        rewards = torch.tensor(
-            [reward(tokenizer, *pair) for pair in zip(result, asked, strict=True)]
-        )
-        scores = advantages(rewards.view(-1, num_rollouts))  # (prompts, rollouts)
-        taught = scores.any(1)
-        scores = scores.flatten().tolist()
-        teachers = [(result[i], scores[i]) for i in range(len(result)) if taught[i // num_rollouts]]
+        rewards = []
+        for place, request in enumerate(result):
+            if request.error:
+                raise TrainingError(f"step {step}: {request.error}")
+            _, i = chosen[place // num_rollouts]
+            rewards.append(reward(tokenizer, request, problems[i]))
+        return result, torch.tensor(rewards).view(-1, num_rollouts)
+
+    def one_step(step: int) -> dict:
+        began = perf_counter()
+        result, rewards = roll_out(step)
+        scores = advantages(rewards)  # (prompts, rollouts)
+        informative = scores.any(1)  # (prompts,), False for zero-variance groups
+        kept = informative.repeat_interleave(num_rollouts).tolist()
+        answers = list(compress(zip(result, scores.flatten().tolist(), strict=True), kept))
         sampled = perf_counter()
-        told = learn(teachers)
+        losses = learn(answers)
         rate = lr * min(1, (step + 1) / (warm_up or 1))
-        norm = training.update(rate)  # 0, and nothing changes, where no group teaches anything
+        norm = training.update(rate)  # without any answer it is 0, and no weight changes
         for _ in range(updates - 1):
-            learn(teachers)
+            learn(answers)
             training.update(rate)
         return {
             "reward": rewards.mean().item(),
             "cut_off": sum(request.stop_id is None for request in result) / len(result),
             "length": result.stats.sampled_tokens / len(result),
-            "silent": (~taught).double().mean().item(),
-            **told,
+            "silent": (~informative).double().mean().item(),
+            **losses,
             "gradient_norm": norm,
             "tokens_per_second": result.stats.tokens_per_second,
             "rollout_seconds": sampled - began,
             "training_seconds": perf_counter() - sampled,
         }
 
-    with RunFolder(folder, settings) if folder else nullcontext() as held:
-        training = Training(model, held, lr=lr, clip=clip)
-        shown = ("reward", "silent", "length", "tokens_per_second")
-        options = {
-            "minutes": minutes,
-            "save_every": save_every,
-            "progress": progress,
-            "show": shown,
-        }
-        return training.run(one_step, steps=steps, **options)
+    with RunFolder(folder, settings) if folder else nullcontext() as run:
+        training = Training(model, run, lr=lr, clip=clip)
+        return training.run(
+            one_step,
+            steps=steps,
+            minutes=minutes,
+            save_every=save_every,
+            progress=progress,
+            show=("reward", "silent", "length", "tokens_per_second"),
+        )
 
 
-def completion(request) -> list[int]:
-    """What was sampled: one id for each of `request.logprobs`, the stop id last where one ended the
-    answer."""
-    return request.token_ids + [request.stop_id] * (request.stop_id is not None)
+def completion(request: RequestOutput) -> list[int]:
+    """The sampled ids, one for each of `request.logprobs`; the stop id, if any, is the last."""
+    if request.stop_id is None:
+        return list(request.token_ids)
+    return [*request.token_ids, request.stop_id]
 
 
-def reward(tokenizer, request, problem: Problem) -> float:
-    """1 if the answer is right, else 0, as evaluation judges it."""
-    return float(judged(tokenizer, problem, 0, request)["verdict"])
+def reward(tokenizer: Tokenizer, request: RequestOutput, problem: Problem) -> float:
+    """1 if the answer is right, else 0, as in an evaluation."""
+    return float(graded_record(tokenizer, problem, 0, request)["verdict"])
 
 
 def problem_order(count: int, seed: int, start: int, many: int) -> list[tuple[int, int]]:
-    """(epoch, problem) of the places `start` to `start + many` in an endless line of permutations
-    of range(count).
+    """(epoch, problem) at the places `start` to `start + many` of an endless sequence of
+    permutations of range(count), one per epoch.
 
-    It follows from its arguments alone, so a run goes on anywhere in it. No epoch has a problem
-    twice.
+    Determined by the arguments alone, so a run can resume anywhere in it.
     """
     orders = {}
-    for epoch in {place // count for place in range(start, start + many)}:
-        orders[epoch] = seeded_order(count, "problems", seed, epoch)
-    return [
-        (place // count, orders[place // count][place % count])
-        for place in range(start, start + many)
-    ]
+    places = []
+    for place in range(start, start + many):
+        epoch, index = divmod(place, count)
+        if epoch not in orders:
+            orders[epoch] = seeded_order(count, "problems", seed, epoch)
+        places.append((epoch, orders[epoch][index]))
+    return places
 
 
-def rectangle(requests: Sequence, pad_id: int, device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """ids (B, T) of prompts with their answers, padded on the left; mask (B, T) bool of what is
-    real; completions (B, T) bool; and the log-probabilities (B, T) float32 kept while sampling, 0
-    elsewhere."""
+def rectangle(
+    requests: Sequence[RequestOutput], pad_id: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """input_ids (B, T) of prompts with their answers, left-padded; attention_mask (B, T) bool;
+    completions (B, T) bool, True for sampled tokens; and the old_logprobs (B, T) float32 recorded
+    while sampling, 0 elsewhere."""
     ids, mask = left_pad([request.prompt + completion(request) for request in requests], pad_id)
     lengths = torch.tensor([len(request.logprobs) for request in requests])
     completions = torch.arange(ids.shape[1]) >= ids.shape[1] - lengths[:, None]  # (B, T)
-    kept = torch.zeros(ids.shape)
-    kept[completions] = torch.tensor(
-        [logprob for request in requests for logprob in request.logprobs]
-    )
-    return tuple(tensor.to(device) for tensor in (ids, mask, completions, kept))
+    old_logprobs = torch.zeros(ids.shape)
+    recorded = []
+    for request in requests:
+        recorded += request.logprobs
+    old_logprobs[completions] = torch.tensor(recorded)
+    return ids.to(device), mask.to(device), completions.to(device), old_logprobs.to(device)
 
 
 def accumulate(
-    model,
-    answers,
+    model: Model,
+    answers: list[Answer],
     pad_id: int,
     *,
-    batch_size,
-    temperature,
-    averaging,
-    clip_ratio,
-    cap,
-    kl=0.0,
-    reference=None,
+    batch_size: int,
+    temperature: float,
+    averaging: str,
+    clip_ratio: float,
+    cap: int,
+    kl: float = 0.0,
+    reference: Model | None = None,
 ) -> dict:
-    """Adds the gradients of the loss over all `answers`, pairs (finished request, advantage), to
-    the model's: `batch_size` rows of like length at a time, with the gradients of one big batch.
+    """Adds the gradients of the loss over all `answers` to the model's: `batch_size` rows of
+    similar length at a time, with the gradients of one big batch.
 
-    Returns loss, divergence (mean over the tokens) and ratio as in `grpo`'s metrics; zeros where
-    there is no answer.
+    Returns loss, divergence (mean over the tokens) and ratio as in `grpo`'s metrics; zeros if there
+    is no answer.
     """
     answers = sorted(answers, key=lambda answer: answer[0].num_tokens)
     tokens = sum(len(request.logprobs) for request, _ in answers)
-    told = {"loss": 0.0, "divergence": 0.0, "ratio": 0.0}
+    measured = {"loss": 0.0, "divergence": 0.0, "ratio": 0.0}
     for start in range(0, len(answers), batch_size):
         requests, scores = zip(*answers[start : start + batch_size], strict=True)
-        ids, mask, completions, kept = rectangle(requests, pad_id, model.device)
+        ids, mask, completions, old_logprobs = rectangle(requests, pad_id, model.device)
         logprobs = token_logprobs(model, ids, mask, completions, temperature=temperature)
-        losses = clipped_loss(logprobs, kept, torch.tensor(scores, device=model.device), clip_ratio)
+        advantage = torch.tensor(scores, device=model.device)
+        losses = clipped_loss(logprobs, old_logprobs, advantage, clip_ratio)
         if reference is not None:
             with torch.no_grad():
                 frozen = token_logprobs(reference, ids, mask, completions, temperature=temperature)
-            apart = divergence(logprobs, frozen)
-            losses = losses + kl * apart
-            told["divergence"] += apart.sum().item() / tokens
+            distance = divergence(logprobs, frozen)
+            losses = losses + kl * distance
+            measured["divergence"] += distance.sum().item() / tokens
         loss = average(losses, completions, averaging, tokens=tokens, rows=len(answers), cap=cap)
         loss.backward()
-        told["loss"] += loss.item()
-        ratio = bounded_exp(logprobs.detach() - kept)
-        told["ratio"] = max(told["ratio"], (ratio - 1).abs().max().item())
-    return told
+        measured["loss"] += loss.item()
+        ratio = bounded_exp(logprobs.detach() - old_logprobs)
+        measured["ratio"] = max(measured["ratio"], (ratio - 1).abs().max().item())
+    return measured

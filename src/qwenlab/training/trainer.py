@@ -1,4 +1,4 @@
-"""What every training here needs: an optimiser, checkpoints from which it goes on bit by bit,
+"""What every training here needs: an optimiser, checkpoints from which it resumes bit for bit,
 metrics, Ctrl-C."""
 
 import csv
@@ -35,46 +35,48 @@ TABLE = "metrics.csv"
 # beside a checkpoint's model.safetensors
 OPTIMISER = "optimizer.safetensors"
 POSITION = "training.json"
-LOGITS = 2**25  # numbers: so many logits are held at once, 128 MiB of them
-# What options may be. AdamW moves a weight by about the rate in a step; logits over a temperature
-# stay in float32.
+LOGITS = 2**25  # most logits that are held at once: 128 MiB of float32
+# Bounds of the options. AdamW moves a weight by about the learning rate per step; logits divided by
+# the temperature must stay within float32.
 MOST_STEPS = 10**9
 LARGEST_LR = 1.0
 COLDEST = 0.001
 HOTTEST = 1000.0
 LARGEST_KL = 1000.0
-LARGE = 1e38  # float32 ends there
+LARGE = 1e38  # about the largest float32
 CHECKPOINT = re.compile(r"step-\d{6,}")
-FINISHING = "this step is finished first; Ctrl-C once more stops at once"
+FINISHING = "finishing this step; press Ctrl-C again to stop at once"
 
 logger = logging.getLogger(__name__)
 
 
 class TrainingError(QwenlabError):
-    """The model can't be trained as it is, or a step went wrong. Says what, in one line."""
+    """The model can't be trained as it is, or a step went wrong; the message is one line."""
 
 
 class Training:
     """A model in training with AdamW (Loshchilov and Hutter, arXiv:1711.05101; betas 0.9 and 0.95,
     no weight decay).
 
-    folder: where metrics.jsonl, metrics.csv and the checkpoints "step-000010" go, the newest only;
-    None keeps nothing. If it holds a checkpoint, the model and the optimiser become what they were
-    there, bit by bit, `step` is how many steps they have done, `metrics` the records of those
-    steps, `spent` their seconds.
+    folder: where metrics.jsonl, metrics.csv and the newest checkpoint ("step-000010") are written;
+    None keeps nothing. If it holds a checkpoint, model and optimiser are restored from it bit for
+    bit; `step` is then the number of steps that they have done, `metrics` the records of those
+    steps, and `spent` their seconds.
 
-    Every step must follow from its number, the settings and the weights alone. Then a run that was
-    killed ends with the weights of one that was not, and the same seed gives the same weights, bit
-    by bit: on the same machine, with the same number of threads, on a CPU (on a GPU some sums have
-    no fixed order).
+    Every step must depend only on its number, the settings and the weights. Then a run that was
+    killed ends with the same weights as one that was not, and the same seed gives the same weights,
+    bit for bit: on the same machine, with the same number of threads, on a CPU (on a GPU some sums
+    have no fixed order).
     """
 
-    def __init__(self, model: Model, folder: RunFolder | None, *, lr: float, clip: float = 1.0):
+    def __init__(
+        self, model: Model, folder: RunFolder | None, *, lr: float, clip: float = 1.0
+    ) -> None:
         self.model = model
         self.folder = folder
         self.clip = clip
         self.step = 0
-        self.metrics = []
+        self.metrics: list[dict] = []
         path = last_checkpoint(folder.path) if folder else None
         if path:
             load_weights(model, path, device=model.device)
@@ -82,7 +84,7 @@ class Training:
             model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0
         )
         if path:
-            self.go_on(path)
+            self.restore(path)
             remove_others(folder.path, path)  # left by a kill right after this one was written
         if folder:
             self.metrics = folder.records(METRICS)[: self.step]
@@ -94,8 +96,8 @@ class Training:
             write_whole(folder.path / TABLE, as_csv(self.metrics), RunFolderError)
         self.spent = sum(record["seconds"] for record in self.metrics)
 
-    def go_on(self, path: Path) -> None:
-        """Takes over optimiser and step of a checkpoint; its weights are loaded already."""
+    def restore(self, path: Path) -> None:
+        """Restores optimiser and step from a checkpoint, whose weights are loaded already."""
         parameters = dict(self.model.named_parameters())
         try:
             for place, value in load_file(path / OPTIMISER).items():
@@ -111,33 +113,32 @@ class Training:
         self.step = position["step"]
 
     def save(self) -> None:
-        """A checkpoint of this step in Hugging Face layout, whole or not at all; then the one
-        before goes."""
+        """Writes a checkpoint of this step in Hugging Face layout, whole or not at all, and then
+        removes the previous one."""
         name = f"step-{self.step:06}"
         if self.folder and not (self.folder.path / name).exists():
             path = self.folder.write_folder(name, self.fill)
             remove_others(self.folder.path, path)
 
     def fill(self, path: Path) -> None:
+        """Writes the files of a checkpoint into the folder `path`."""
         save_checkpoint(self.model, path)
-        states = ((name, self.optimiser.state[p]) for name, p in self.model.named_parameters())
-        tensors = {
-            f"{name}.{key}": value.cpu().contiguous()
-            for name, s in states
-            for key, value in s.items()
-        }
+        tensors = {}
+        for name, parameter in self.model.named_parameters():
+            for key, value in self.optimiser.state[parameter].items():
+                tensors[f"{name}.{key}"] = value.cpu().contiguous()
         (path / OPTIMISER).write_bytes(save(tensors))
         (path / POSITION).write_text(json.dumps({"step": self.step}) + "\n", encoding="utf-8")
 
     def update(self, lr: float | None = None) -> float:
-        """One step of the optimiser along the gradients gathered so far, which are then gone.
+        """One optimiser step along the accumulated gradients, which are then cleared.
 
-        Returns their norm before it is clipped. Raises TrainingError, before any weight has
-        changed, where it is not finite.
+        Returns their norm before clipping. Raises TrainingError, before any weight has changed, if
+        it is not finite.
         """
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         if not torch.isfinite(norm):
-            reason = f"the gradient's norm is {norm.item()}; no weight is moved by it"
+            reason = f"the gradient's norm is {norm.item()}; no weight was changed"
             raise failure(TrainingError(f"step {self.step}: {reason}"))
         if lr is not None:
             self.optimiser.param_groups[0]["lr"] = lr
@@ -155,20 +156,19 @@ class Training:
         progress: bool = False,
         show: Sequence[str] = (),
     ) -> list[dict]:
-        """Calls `one_step(number)`, which trains and returns its metrics, until so many `steps` are
-        done or so many `minutes` were spent on them, those before a kill included; a step once
-        begun is finished.
+        """Calls `one_step(number)`, which trains and returns its metrics, until `steps` steps are
+        done or `minutes` were spent on them, both counted from the start of the run, before a kill
+        too. A step that has begun is finished.
 
-        Ctrl-C lets the step end, saves, logs that and raises KeyboardInterrupt; a second one
-        doesn't wait. `show` names the metrics for the progress bar. Returns `metrics`: a record a
-        step, with its number (from 0) and seconds.
+        Ctrl-C lets the step finish, saves, logs that and raises KeyboardInterrupt; a second one
+        doesn't wait. `show` names the metrics for the progress bar. Returns `metrics`: one record
+        per step, with its number (from 0) and seconds.
         """
         self.model.requires_grad_(True)
         bar = tqdm(total=steps, initial=self.step, unit="step", disable=not progress)
-        with held_back(FINISHING) as asked, reference_kernels(), bar:
-            while (
-                self.step < steps and not asked and (minutes is None or self.spent < 60 * minutes)
-            ):
+        limit = float("inf") if minutes is None else 60 * minutes
+        with held_back(FINISHING) as pressed, reference_kernels(), bar:
+            while self.step < steps and self.spent < limit and not pressed:
                 began = perf_counter()
                 metrics = {"step": self.step, **one_step(self.step)}
                 metrics["seconds"] = perf_counter() - began
@@ -184,16 +184,16 @@ class Training:
                     self.save()
             self.save()
         self.model.requires_grad_(False)
-        if asked:
+        if pressed:
             if self.folder:
-                done = f"saved after {self.step} steps; the same again goes on from there"
+                done = f"saved after {self.step} steps; the same settings resume from there"
                 logger.warning(f"{self.folder.path}: {done}")
             raise KeyboardInterrupt
         return self.metrics
 
 
 def as_csv(records: Iterable[dict]) -> str:
-    """The steps' records as lines of CSV, that of step 0 below a line with the names."""
+    """The steps' records as lines of CSV, with a header before step 0."""
     lines = io.StringIO()
     for record in records:
         table = csv.DictWriter(lines, record.keys(), lineterminator="\n")
@@ -204,43 +204,46 @@ def as_csv(records: Iterable[dict]) -> str:
 
 
 def last_checkpoint(path: str | Path) -> Path | None:
-    """The newest whole checkpoint in a run's folder, which `qwenlab.load` reads; None where there
-    is none yet."""
-    return max(checkpoints(path), key=lambda p: int(p.name[5:]), default=None)
+    """The newest checkpoint in a run's folder, which `qwenlab.load` reads; None if there is none
+    yet."""
+    return max(checkpoints(path), key=step_of, default=None)
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def checkpoints(path: str | Path) -> list[Path]:
-    """All in a run's folder: more than one where a kill came before the older was removed."""
+    """All checkpoints in a run's folder: two if a kill came before the older one was removed."""
     return [p for p in Path(path).glob("step-*") if CHECKPOINT.fullmatch(p.name)]
 
 
 def remove_others(path: str | Path, kept: Path | None) -> None:
-    """Removes every checkpoint in a run's folder but one."""
+    """Removes all checkpoints in a run's folder except `kept`."""
     for other in checkpoints(path):
         if other != kept:
             shutil.rmtree(other, ignore_errors=True)
 
 
 def read_metrics(folder: str | Path) -> list[dict]:
-    """The records of a training so far, a step each.
+    """The records of a training so far, one per step.
 
-    Raises TrainingError where the folder has none, naming file and line for a record that is none.
+    Raises TrainingError if the folder has none, or naming file and line for an invalid record.
     """
     path = Path(folder) / METRICS
     lines = text_of(path, TrainingError).splitlines()
     if not lines:
         raise TrainingError(f"{path}: no step was finished yet")
-    records = [
-        json_value(line, f"{path} line {number}", TrainingError)
-        for number, line in enumerate(lines, 1)
-    ]
+    records = []
+    for number, line in enumerate(lines, 1):
+        records.append(json_value(line, f"{path} line {number}", TrainingError))
     check_metrics(records, path)
     return records
 
 
 def check_metrics(records: list, path: Path) -> None:
-    """Raises TrainingError, naming the line, unless each record is the next step's, with the
-    metrics of the first, all of them numbers."""
+    """Raises TrainingError, naming the line, unless the records are those of steps 0, 1, 2, ...,
+    with the same metrics in each, all of them numbers."""
     for step, record in enumerate(records):
         place = f"{path} line {step + 1}"
         check_record(record, place, {"step": WHOLE, "seconds": NUMBER}, TrainingError)
@@ -248,14 +251,14 @@ def check_metrics(records: list, path: Path) -> None:
         if record["step"] != step:
             raise TrainingError(f"{place}: step is {record['step']}, expected {step}")
         if surplus := record.keys() - records[0].keys():
-            raise TrainingError(f"{place}: {min(surplus)} is not in the steps before")
+            raise TrainingError(f"{place}: {min(surplus)} is not in the earlier steps")
 
 
-def run_settings(model: Model, problems: Sequence, **options) -> dict:
-    """The settings of a run's folder: the options, and what else its numbers follow from.
+def run_settings(model: Model, problems: Sequence, **options: object) -> dict:
+    """The settings of a run's folder: the options, and whatever else its results depend on.
 
-    Model and problems (JSON values) are there as their fingerprints. Raises TrainingError unless
-    the model is float32.
+    Model and problems (JSON values) are included as fingerprints. Raises TrainingError unless the
+    model is float32.
     """
     if model.dtype != torch.float32:
         raise TrainingError(
@@ -268,18 +271,24 @@ def run_settings(model: Model, problems: Sequence, **options) -> dict:
 
 
 def token_logprobs(
-    model, input_ids, attention_mask, wanted, *, temperature=1.0, piece=None
+    model: Model,
+    input_ids: Tensor,
+    attention_mask: Tensor | None,
+    wanted: Tensor,
+    *,
+    temperature: float = 1.0,
+    piece: int | None = None,
 ) -> Tensor:
-    """Log-probability of each `wanted` token under softmax(logits / temperature) given those before
-    it in its row.
+    """Log-probability of each `wanted` token under softmax(logits / temperature), given the tokens
+    before it in its row.
 
-    input_ids (B, T) int64; attention_mask (B, T) bool, True = real, None = all; wanted (B, T) bool,
-    of real tokens with a real one right before them. Pads may stand on either side. Returns (B, T)
-    float32, 0 where not wanted.
+    input_ids (B, T) int64; attention_mask (B, T) bool, True = real, None = all real; wanted (B, T)
+    bool, only real tokens that directly follow a real one. Pads may be on either side. Returns
+    (B, T) float32, 0 where not wanted.
 
-    The logits are computed `piece` tokens at a time (None: as many as make 2**25 numbers), and in
-    training once more as their gradients are: all logits of 4 x 1,100 tokens of a vocabulary of
-    151,936 would be 2.7 GB, several times. Raises ValueError naming the row.
+    The logits are computed `piece` tokens at a time (None: 2**25 logits at a time) and, in
+    training, recomputed for the backward pass: all logits of 4 x 1,100 tokens with a vocabulary of
+    151,936 would take 2.7 GB, several times over. Raises ValueError naming the row.
     """
     before = torch.ones_like(wanted) if attention_mask is None else attention_mask.bool()
     wrong = wanted.clone()
@@ -297,13 +306,17 @@ def token_logprobs(
 
     wanted = wanted[:, 1:].to(model.device)
     ids = input_ids[:, 1:].to(model.device)
-    hidden = model(input_ids, attention_mask, hidden_only=True)[:, :-1][
-        wanted
-    ]  # (N, hidden) of the tokens before
+    hidden = model(input_ids, attention_mask, hidden_only=True)  # (B, T, hidden)
+    hidden = hidden[:, :-1][wanted]  # (N, hidden) of the tokens before the wanted ones
     piece = piece or max(1, LOGITS // model.config.vocab_size)
     pieces = list(zip(hidden.split(piece), ids[wanted].split(piece), strict=True))
-    again = torch.is_grad_enabled() and len(pieces) > 1
-    scores = [checkpoint(score, *x, use_reentrant=False) if again else score(*x) for x in pieces]
+    recompute = torch.is_grad_enabled() and len(pieces) > 1
+    scores = [hidden.new_zeros(0, dtype=torch.float32)]  # nothing may be wanted
+    for states, targets in pieces:
+        if recompute:
+            scores.append(checkpoint(score, states, targets, use_reentrant=False))
+        else:
+            scores.append(score(states, targets))
     out = hidden.new_zeros(input_ids.shape, dtype=torch.float32)  # (B, T)
-    out[:, 1:][wanted] = torch.cat(scores) if scores else hidden.new_zeros(0)
+    out[:, 1:][wanted] = torch.cat(scores)
     return out

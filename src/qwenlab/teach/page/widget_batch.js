@@ -1,0 +1,308 @@
+// Four prompts in one batch: the rectangle that the model gets, pads on either side, hidden or
+// seen, and the answers as they are generated, right or wrong.
+//
+// Options: prompts (texts), side and pads ("left" or "right", "hidden" or "seen": what is chosen at
+// first), max_new_tokens.
+
+(function (qwenlab) {
+  "use strict";
+
+  const { element, token_cell, chat_cells, rectangle } = qwenlab.drawing;
+  const PACE = 110; // milliseconds a step
+  const CAPTION = "What the model gets → what it generates";
+
+  // --- What is computed ------------------------------------------------------------------------
+
+  // Greedy generation for a rectangle, as a plain loop does it: the next token of every row is
+  // read off the last column. One pass of the model yields one id a row. `hidden`: no query sees a
+  // pad; else the pads are tokens like others.
+  function* generate_together(model, input_ids, real, hidden) {
+    const state = model.new_state(input_ids.length);
+    let logits;
+    if (hidden) {
+      const options = {
+        attention_mask: qwenlab.combined_mask(real),
+        position_ids: qwenlab.position_ids(real),
+      };
+      logits = model.forward(input_ids, options).map((row) => row.at(-1));
+      model.forward(input_ids, { attention_mask: real, state, last_only: true }); // fills the state
+    } else {
+      logits = model.forward(input_ids, { state, last_only: true });
+    }
+    for (;;) {
+      const ids = logits.map(argmax);
+      yield ids;
+      logits = model.forward(ids.map((id) => [id]), { state, last_only: true });
+    }
+  }
+
+  const argmax = (row) => row.indexOf(row.reduce((a, b) => Math.max(a, b)));
+
+  // A prompt's answer at batch size 1, and how many passes of the model it takes.
+  function answer_alone(model, prompt, max_new_tokens) {
+    const [{ token_ids, logprobs }] = qwenlab.generate(model, [prompt], { max_new_tokens }).outputs;
+    return [token_ids, logprobs.length];
+  }
+
+  // What stands in the last \boxed{}, or null.
+  function boxed(text) {
+    return [...text.matchAll(/\\boxed\{([^{}]*)\}/g)].at(-1)?.[1] ?? null;
+  }
+
+  // The value of a question such as "What is 31+12-5?", or null for any other.
+  function value_of(question) {
+    const asked = question.replace(/^\s*(what is|compute|calculate)\s/i, "");
+    const bare = asked.replace(/[=?.\s]+$/, "").replaceAll(" ", "");
+    const sum = bare.replaceAll("×", "*").replaceAll("−", "-");
+    if (!/^\d+([+*-]\d+)+$/.test(sum)) {
+      return null;
+    }
+    const terms = sum.replaceAll("-", "+-").split("+");
+    const products = terms.map((term) => term.split("*").reduce((a, b) => a * Number(b), 1));
+    return String(products.reduce((a, b) => a + b, 0));
+  }
+
+  // --- The widget ------------------------------------------------------------------------------
+
+  qwenlab.widget("batch", async (stage) => {
+    const { prompts, side = "right", pads = "hidden", max_new_tokens = 60 } = stage.options;
+    const fields = prompts.map((text, i) => stage.field(`${i + 1}`, text, prepare));
+    const verdicts = prompts.map(() => element("output", { className: "qwl-verdict" }));
+    fields.forEach((field, i) => field.input.setAttribute("aria-label", `Prompt ${i + 1}`));
+    const lines = fields.map((field, i) => {
+      return element("div", { className: "qwl-asked" }, field, verdicts[i]);
+    });
+    const sides = [["right", "right"], ["left", "left"]];
+    const side_choice = stage.choice("Pads", sides, prepare);
+    const seen_choice = stage.choice("", [["hidden", "hidden"], ["seen", "seen"]], prepare);
+    const ways = [["together", "all together"], ["alone", "one by one"]];
+    const way_choice = stage.choice("", ways, prepare);
+    const button = stage.button("Run", run, true);
+    const grid = stage.grid(CAPTION, { tight: true });
+    const counts = element("p", { className: "qwl-counts" });
+    side_choice.value = side;
+    seen_choice.value = pads;
+    seen_choice.root.setAttribute("aria-label", "Pads hidden or seen");
+    side_choice.root.setAttribute("aria-label", "Side of the pads");
+    way_choice.root.setAttribute("aria-label", "Together or one by one");
+    const controls = stage.controls(side_choice, seen_choice, way_choice, button);
+    const asked = element("div", { className: "qwl-four" }, ...lines);
+    asked.addEventListener("keydown", (event) => event.key === "Enter" && run());
+    stage.add(asked, controls, grid, counts, stage.sentence);
+
+    let turn = 0; // a later act ends an earlier run
+    let rows = []; // what is drawn: {prompt: cells, answer: ids, stopped, alone}
+    const [model, tokenizer] = await stage.bring();
+    prepare();
+
+    // Ids of each prompt, or null after saying what is missing.
+    function read() {
+      const empty = fields.findIndex(({ value }) => value.trim() === "");
+      if (empty >= 0) {
+        stage.say(`Prompt ${empty + 1} is empty: write a question into it.`);
+        return null;
+      }
+      return fields.map(({ value }) => tokenizer.chat([{ role: "user", content: value }]));
+    }
+
+    // The rectangle before anything is generated.
+    function prepare() {
+      turn++;
+      const together = way_choice.value === "together";
+      side_choice.disable(!together);
+      seen_choice.disable(!together);
+      verdicts.forEach((verdict) => show_verdict(verdict, "", ""));
+      const ids = read();
+      if (ids === null) {
+        return null;
+      }
+      const [input_ids, real] = together
+        ? rectangle(ids, side_choice.value, tokenizer.pad_id)
+        : [ids, ids.map((row) => row.map(() => true))];
+      rows = input_ids.map((row, b) => {
+        const prompt = chat_cells(tokenizer, row, real[b]);
+        return { prompt, answer: [], stopped: false, alone: null };
+      });
+      draw();
+      const padded = real.flat().filter((yes) => !yes).length;
+      count(0, 0, padded);
+      stage.say(before(together, padded));
+      return { ids, input_ids, real, together, padded };
+    }
+
+    function before(together, padded) {
+      if (!together) {
+        return "Each prompt gets a batch of its own, so nothing is padded. Press Run.";
+      }
+      const where = `${padded} pads on the ${side_choice.value}`;
+      const how = seen_choice.value === "hidden" ? "hidden from every token" : "read as text";
+      const from = "Each answer goes on from its outlined cell";
+      return `One rectangle: ${where}, ${how}. ${from}. Press Run.`;
+    }
+
+    function draw(newest = null) {
+      const longest = Math.max(...rows.map(({ answer }) => answer.length));
+      const width = Math.max(...rows.map(({ prompt }) => prompt.length));
+      const cells = rows.map(({ prompt, answer, alone, stopped }) => {
+        const line = [...Array(width - prompt.length).fill(null), ...prompt];
+        if (longest === 0) {
+          line[width - 1] = { ...line[width - 1], marked: true };
+        }
+        line.push({ kind: "o", text: "→" });
+        answer.forEach((id, t) => {
+          const over = stopped !== false && t > stopped;
+          const marked = over ? false : alone === null ? t === newest : id !== alone[t];
+          line.push({ ...generated_cell(id, !over), marked });
+        });
+        return line;
+      });
+      const follow = newest === null ? null : width + 1 + newest;
+      const differs = cells.flat().some((cell) => cell?.marked);
+      const told = rows[0].alone === null ? "new" : differs ? "not as alone" : null;
+      const outlined = longest === 0 ? "where it goes on" : told;
+      const title = `${CAPTION}${outlined === null ? "" : ` (outlined: ${outlined})`}`;
+      grid.draw(cells, { rows: rows.map((_, b) => `${b + 1}`), title, follow });
+    }
+
+    // A stop token as a square: nobody reads its text, and a column is as wide as its widest cell.
+    function generated_cell(id, real) {
+      const cell = token_cell(tokenizer, id, real);
+      if (!real) {
+        return { ...cell, title: "pad: this answer is finished, the others are not" };
+      }
+      return model.stop_ids.has(id) ? { ...cell, text: "■", title: `stop: ${cell.text}` } : cell;
+    }
+
+    function count(steps, passes, padded) {
+      const tokens = rows.reduce((sum, row) => sum + useful(row), 0);
+      const words = [`Step ${steps}`, `${passes} passes of the model`];
+      words.push(`${tokens} tokens generated`, `${padded} pads`);
+      counts.textContent = words.join(" · ");
+    }
+
+    function useful({ answer, stopped }) {
+      return stopped === false ? answer.length : stopped + 1;
+    }
+
+    // Adds one id to a row. The stop id ends it; what comes after it in a batch is a pad.
+    function take(row, id) {
+      row.answer.push(row.stopped === false ? id : tokenizer.pad_id);
+      if (row.stopped === false && model.stop_ids.has(id)) {
+        row.stopped = row.answer.length - 1;
+      }
+    }
+
+    async function run() {
+      const given = prepare();
+      if (given === null) {
+        return;
+      }
+      const mine = turn;
+      stage.say("The model is generating…");
+      const groups = given.together ? [rows] : rows.map((row) => [row]);
+      let passes = 0;
+      for (const [g, group] of groups.entries()) {
+        const input_ids = given.together ? given.input_ids : [given.ids[g]];
+        const real = given.together ? given.real : [given.real[g]];
+        const hidden = !given.together || seen_choice.value === "hidden";
+        const steps = generate_together(model, input_ids, real, hidden);
+        for (let step = 0; step < max_new_tokens; step++) {
+          const ids = steps.next().value;
+          group.forEach((row, b) => take(row, ids[b]));
+          passes++;
+          draw(step);
+          count(step + 1, passes, given.padded);
+          await stage.pause(given.together ? PACE : PACE / 2);
+          if (turn !== mine) {
+            return;
+          }
+          if (group.every(({ stopped }) => stopped !== false)) {
+            break;
+          }
+        }
+      }
+      finish(given, passes);
+    }
+
+    function finish(given, passes) {
+      const padded_rows = [];
+      const changed = [];
+      let right = 0;
+      let passes_alone = 0;
+      rows.forEach((row, b) => {
+        const [alone, most] = answer_alone(model, given.ids[b], max_new_tokens);
+        const ours = row.stopped === false ? row.answer : row.answer.slice(0, row.stopped);
+        row.alone = row.stopped === false ? alone : [...alone, row.answer[row.stopped]];
+        passes_alone += most;
+        const same = ours.join() === alone.join();
+        const said = boxed(tokenizer.decode(ours));
+        const lone = boxed(tokenizer.decode(alone));
+        const truth = value_of(fields[b].value);
+        right += truth !== null && said === truth ? 1 : 0;
+        if (!same) {
+          changed.push(b + 1);
+        }
+        if (!given.real[b].every(Boolean)) {
+          padded_rows.push(b + 1);
+        }
+        const [text, kind] = verdict_of(said, lone, truth, same);
+        show_verdict(verdicts[b], text, kind);
+      });
+      draw();
+      grid.centre(Math.max(...rows.map(({ prompt }) => prompt.length)));
+      const known = fields.every(({ value }) => value_of(value) !== null);
+      const lead = known
+        ? `${right} of ${rows.length} answers ${right === 1 ? "is" : "are"} right`
+        : `${rows.length - changed.length} of ${rows.length} answers are as alone`;
+      const told = after(given, passes, passes_alone, padded_rows, changed);
+      stage.say(`${lead}${told}`, changed.length > 0 ? "bad" : "good");
+    }
+
+    function after({ together }, passes, passes_alone, padded_rows, changed) {
+      if (!together) {
+        return `. There are no pads, but it takes ${passes} passes, one for each token.`;
+      }
+      const instead = `${passes} passes of the model instead of ${passes_alone}`;
+      if (padded_rows.length === 0) {
+        return `. All prompts have the same length, so nothing is padded: ${instead}.`;
+      }
+      const is_left = side_choice.value === "left";
+      const is_hidden = seen_choice.value === "hidden";
+      if (is_left && is_hidden && changed.length === 0) {
+        const why = "Every row ends in its own last token, and no token sees a pad";
+        return `. ${why}, so each prompt gets the answer that it gets alone, in ${instead}.`;
+      }
+      const differ = changed.length === 0
+        ? ", but only by luck"
+        : `: ${listed(changed)} not what the prompt gets alone`;
+      if (is_hidden) {
+        const why = "The pads are hidden, but a row that ends in a pad goes on from that pad";
+        return `${differ}. ${why}. Put the pads on the left.`;
+      }
+      const where = is_left ? "in front of" : "behind";
+      return `${differ}. The model read the pads as text ${where} the question. Hide them.`;
+    }
+  });
+
+  function listed(numbers) {
+    const text = numbers.join(", ").replace(/, (\d+)$/, " and $1");
+    return numbers.length === 1 ? `answer ${text} is` : `answers ${text} are`;
+  }
+
+  function verdict_of(said, lone, truth, same) {
+    const shown = said ?? "no answer";
+    const beside = same ? "as alone" : `alone ${lone ?? "none"}`;
+    if (truth === null) {
+      return [`${shown} (${beside})`, same ? "" : "bad"];
+    }
+    if (said === truth) {
+      return [`${shown} ✓ right`, "good"];
+    }
+    return [`${shown} ✗ wrong (${beside})`, "bad"];
+  }
+
+  function show_verdict(verdict, text, kind) {
+    verdict.textContent = text;
+    verdict.dataset.kind = kind;
+  }
+})(globalThis.qwenlab);

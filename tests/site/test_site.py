@@ -1,0 +1,233 @@
+"""The book: a failing cell fails the build, and the built site is whole, small and asks nothing of
+the network."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+import yaml
+from set_repository import set_repository
+from site_files import ROOT, SITE, built_pages, elements
+
+URL = "https://github.com/someone/qwenlab"
+MAX_PAGE = 600_000  # bytes of a page with its pictures
+MAX_WIDGETS = 400_000  # bytes of widget HTML in a page
+
+
+EXECUTED_PROSE = """---
+jupytext: {text_representation: {extension: .md, format_name: myst}}
+kernelspec: {display_name: Python 3, name: python3}
+---
+# A page of prose
+
+```{code-cell} python3
+print(6 * 7)
+```
+"""
+
+
+def small_book(folder, cell):
+    """A book with our _config.yml, one page of prose and one notebook with one cell."""
+    for name in ("_config.yml", "_static", "assets"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, folder / name)
+    shutil.copytree(ROOT / "book", folder / "book", ignore=shutil.ignore_patterns("*.md"))
+    (folder / "_toc.yml").write_text(
+        "format: jb-book\nroot: book/page\nchapters:\n- file: notebooks/01-one-cell\n"
+    )
+    (folder / "book" / "page.md").write_text("# A page of prose\n\nWords.\n")
+    notebook = nbformat.v4.new_notebook(
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+        cells=[nbformat.v4.new_markdown_cell("# One cell"), nbformat.v4.new_code_cell(cell)],
+    )
+    (folder / "notebooks").mkdir()
+    nbformat.write(notebook, folder / "notebooks" / "01-one-cell.ipynb")
+
+
+def build(folder, *flags):
+    command = [str(Path(sys.executable).parent / "jupyter-book"), "build", str(folder), *flags]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_a_failing_cell_fails_the_build_twice_in_a_row(tmp_path):
+    small_book(tmp_path, "1/0")
+    for _ in range(
+        2
+    ):  # no flags: even the plain command must fail, and again from what the first build left
+        run = build(tmp_path)
+        assert run.returncode != 0
+        assert "ZeroDivisionError" in run.stdout + run.stderr
+
+
+def test_a_good_cell_passes_and_launch_addresses_are_notebooks(tmp_path):
+    small_book(tmp_path, "1/1")
+    (tmp_path / "book" / "page.md").write_text(EXECUTED_PROSE)
+    set_repository(tmp_path, URL, "main")
+    run = build(tmp_path, "-W", "-n", "--keep-going")
+    assert run.returncode == 0, run.stdout + run.stderr
+
+    def launches(page):
+        links = [
+            a.get("href") or ""
+            for tag, a in elements(tmp_path / "_build" / "html" / page)
+            if tag == "a"
+        ]
+        return [link for link in links if "mybinder.org" in link or "colab.research" in link]
+
+    assert launches("book/page.html") == []  # Colab cannot open prose
+    assert "42" in (tmp_path / "_build" / "html" / "book" / "page.html").read_text(encoding="utf-8")
+    binder, colab = sorted(launches("notebooks/01-one-cell.html"), key=lambda link: "colab" in link)
+    assert (
+        binder
+        == "https://mybinder.org/v2/gh/someone/qwenlab/main?urlpath=lab/tree/notebooks/01-one-cell.ipynb"
+    )
+    assert (
+        colab
+        == "https://colab.research.google.com/github/someone/qwenlab/blob/main/notebooks/01-one-cell.ipynb"
+    )
+    assert (tmp_path / "notebooks" / "01-one-cell.ipynb").is_file()
+    edit = "https://github.com/someone/qwenlab/edit/main/notebooks/01-one-cell.ipynb"
+    assert edit in (tmp_path / "_build" / "html" / "notebooks" / "01-one-cell.html").read_text(
+        encoding="utf-8"
+    )
+
+
+def test_every_notebook_is_a_page_of_the_site():
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    pages = [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
+    notebooks = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    assert (
+        [page.removeprefix("notebooks/") for page in pages if page.startswith("notebooks/")]
+        == notebooks
+        != []
+    )
+    assert all(re.fullmatch(r"\d\d(-[a-z0-9]+)+", name) for name in notebooks)
+
+
+FIRST_EDITION = """01-why-batch 02-left-padding 03-combined-mask 04-nan-rows 05-linear-attention
+06-hiding-padding 07-batched-generation 08-early-stop 09-continuous-batching 10-shared-prefix
+11-evaluation 12-self-consistency 13-grpo 14-distillation""".split()
+
+
+def test_an_address_of_the_first_edition_is_that_page_or_leads_to_it():
+    """By the rest of its name: numbers have changed, pages have not."""
+    built_pages()
+    for name in FIRST_EDITION:
+        page = SITE / "notebooks" / f"{name}.html"
+        if page.stat().st_size < 2_000:  # it leads on
+            (address,) = [a["href"] for tag, a in elements(page) if tag == "a"]
+            page = page.parent / address
+        assert page.is_file() and page.name[3:] == f"{name}.html"[3:]
+        assert page.stat().st_size > 50_000, f"{page.name} is no lesson"
+
+
+def launch_path(link):
+    """The file in the repository that a Binder or Colab address opens."""
+    parts = urlsplit(link)
+    if "mybinder" in parts.netloc:
+        return parts.query.split("urlpath=lab/tree/", 1)[1]
+    return parts.path.split("/blob/", 1)[1].split("/", 1)[1]
+
+
+def test_every_launch_address_of_the_site_is_a_notebook_of_the_repository():
+    for page in built_pages():
+        for tag, attributes in elements(page):
+            link = attributes.get("href") or ""
+            if tag == "a" and urlsplit(link).netloc in (
+                "mybinder.org",
+                "colab.research.google.com",
+            ):
+                path = launch_path(link)
+                assert path.endswith(".ipynb") and (ROOT / path).is_file(), link
+
+
+def resources(page):
+    """Addresses that a browser fetches by itself when it opens the page."""
+    for tag, attributes in elements(page):
+        if tag == "link" and attributes.get("rel") in (
+            "canonical",
+            "next",
+            "prev",
+            "search",
+            "index",
+            "author",
+        ):
+            continue
+        if tag in (
+            "script",
+            "img",
+            "iframe",
+            "source",
+            "video",
+            "audio",
+            "embed",
+            "link",
+            "object",
+        ):
+            for name in ("src", "href", "data", "poster"):
+                if attributes.get(name):
+                    yield attributes[name]
+
+
+def test_no_page_fetches_from_elsewhere():
+    for page in built_pages():
+        for address in resources(page):
+            parts = urlsplit(address)
+            assert parts.scheme in ("", "data") and not parts.netloc, f"{page.name}: {address}"
+    for sheet in SITE.rglob("*.css"):
+        text = re.sub(r"/\*.*?\*/", "", sheet.read_text(encoding="utf-8"), flags=re.DOTALL)
+        assert not re.search(r"""(@import|url\()\s*["']?(https?:)?//""", text), sheet.name
+
+
+def test_every_address_within_the_site_leads_somewhere():
+    anchors = {page: {a["id"] for _, a in elements(page) if a.get("id")} for page in built_pages()}
+    for page in anchors:
+        links = [a.get("href") for tag, a in elements(page) if tag == "a"]
+        for address in {*filter(None, links), *resources(page)}:
+            parts = urlsplit(address)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            assert target.is_file(), f"{page.name}: {address}"
+            if parts.fragment and target in anchors:
+                assert unquote(parts.fragment) in anchors[target] | {""}, f"{page.name}: {address}"
+
+
+def test_pages_stay_small():
+    for page in built_pages():
+        pictures = {
+            a["src"]
+            for tag, a in elements(page)
+            if tag == "img" and "_images" in (a.get("src") or "")
+        }
+        size = page.stat().st_size + sum(
+            (page.parent / picture).stat().st_size for picture in pictures
+        )
+        assert size <= MAX_PAGE, f"{page.name}: {size:,} bytes"
+        html = page.read_text(encoding="utf-8")
+        widgets = sum(
+            len(part.encode())
+            for part in re.findall(r'<div class="qwl qwl-explore".*?</script>', html, re.DOTALL)
+        )
+        assert widgets <= MAX_WIDGETS, f"{page.name}: {widgets:,} bytes of widgets"
+
+
+def test_every_picture_says_what_it_shows():
+    for page in built_pages():
+        for tag, attributes in elements(page):
+            if tag == "img":
+                alt = attributes.get("alt") or ""
+                assert alt and not alt.endswith((".png", ".svg")), (
+                    f"{page.name}: {attributes.get('src', '')[:80]}"
+                )
+
+
+def test_no_page_shows_an_error():
+    for page in built_pages():
+        html = page.read_text(encoding="utf-8")
+        assert "system-message" not in html and 'class="problematic"' not in html, page.name
+        assert "Traceback" not in html, page.name
