@@ -1,4 +1,4 @@
-"""How good a tiny model is on problems that it never saw, and the model card that says so."""
+"""Scores a tiny model on problems that it never saw, and writes its model card."""
 
 from collections.abc import Sequence
 from statistics import median, quantiles
@@ -13,15 +13,16 @@ from qwenlab.evaluation.arithmetic import (
     KINDS,
     ArithmeticProblem,
     arithmetic_conversations,
-    arithmetic_problems,
 )
 from qwenlab.evaluation.evaluation import evaluate, wilson
 from qwenlab.evaluation.grading import extract_answer
 from qwenlab.evaluation.problems import load_problems
 from qwenlab.evaluation.voting import self_consistency
 from qwenlab.evaluation.wordings import HELD_OUT_INSTRUCTION, USUAL_INSTRUCTION
+from qwenlab.model.model import Model
+from qwenlab.text.tokenizer import Tokenizer
 
-# Longer than any trace it was taught; an answer that is still going there has lost its way.
+# Longer than any trace it was taught, so an answer that reaches this has lost its way.
 LONGEST = 256
 SAMPLES = 16
 TEMPERATURES = (0.5, 0.7, 1.0)
@@ -31,8 +32,8 @@ SAMPLED = "one sample, temperature 1"
 
 
 class Answer(NamedTuple):
-    """What became of one problem: `tokens` counts the stop token too, `checks` says if it worked
-    more than once."""
+    """The answer to one problem: `tokens` counts the stop token too; `checks` tells whether it
+    worked the problem more than once."""
 
     kind: str
     right: bool
@@ -63,25 +64,26 @@ def messages_of(turns: Sequence[ArithmeticProblem], instruction: str = "") -> li
 
 
 def score(
-    model,
-    tokenizer,
+    model: Model,
+    tokenizer: Tokenizer,
     conversations: list[list[ArithmeticProblem]],
     temperature: float = 0.0,
     thinking: bool = True,
     instruction: str = "",
 ) -> Score:
-    """One answer to the last question of each, in batches; right where the boxed text is the very
-    number."""
-    prompts = [
-        tokenizer.chat(messages_of(turns, instruction), thinking=thinking)
-        for turns in conversations
-    ]
+    """One answer to the last question of each, in batches; right where the boxed text is exactly
+    the number."""
+    prompts = []
+    seeds = []
+    for turns in conversations:
+        prompts.append(tokenizer.chat(messages_of(turns, instruction), thinking=thinking))
+        seeds.append(turns[0].number)
     result = qwenlab.generate(
         model,
         prompts,
         max_new_tokens=LONGEST,
         temperature=temperature,
-        seed=[turns[0].number for turns in conversations],
+        seed=seeds,
         slots=SLOTS,
         progress=True,
     )
@@ -93,7 +95,9 @@ def score(
     return Score(answers)
 
 
-def chat_score(model, tokenizer, conversations: list[list[ArithmeticProblem]]) -> Score:
+def chat_score(
+    model: Model, tokenizer: Tokenizer, conversations: list[list[ArithmeticProblem]]
+) -> Score:
     """The same in a chat, which keeps the thinking and goes on from the model's own answers."""
     chat = qwenlab.Chat(model, tokenizer, len(conversations), max_new_tokens=LONGEST)
     for place in range(len(conversations[0])):
@@ -105,20 +109,19 @@ def chat_score(model, tokenizer, conversations: list[list[ArithmeticProblem]]) -
     return Score(answers)
 
 
-def scores_of(model, tokenizer, problems: int) -> dict[str, Score]:
+def scores_of(model: Model, tokenizer: Tokenizer, problems: int) -> dict[str, Score]:
     """Scores on held-out problems, by what was asked and how."""
-    alone = [[problem] for problem in arithmetic_problems(problems)]
-    two, three = (arithmetic_conversations(problems, turns) for turns in (2, 3))
-    asked = {
-        "the usual instruction": USUAL_INSTRUCTION,
-        "an instruction it never saw": HELD_OUT_INSTRUCTION,
-    }
+    alone = arithmetic_conversations(problems, turns=1)
+    two = arithmetic_conversations(problems, turns=2)
+    three = arithmetic_conversations(problems, turns=3)
+    usual = USUAL_INSTRUCTION
+    unseen = HELD_OUT_INSTRUCTION
     return {
         "greedy": score(model, tokenizer, alone),
-        **{
-            f"greedy, with {name}": score(model, tokenizer, alone, instruction=instruction)
-            for name, instruction in asked.items()
-        },
+        "greedy, with the usual instruction": score(model, tokenizer, alone, instruction=usual),
+        "greedy, with an instruction it never saw": score(
+            model, tokenizer, alone, instruction=unseen
+        ),
         SAMPLED: score(model, tokenizer, alone, temperature=1.0),
         "greedy, without thinking": score(model, tokenizer, alone, thinking=False),
         "greedy, second question": score(model, tokenizer, two),
@@ -127,7 +130,7 @@ def scores_of(model, tokenizer, problems: int) -> dict[str, Score]:
     }
 
 
-def votes(model, tokenizer, problems: int, seeds: Sequence[int]) -> str:
+def votes(model: Model, tokenizer: Tokenizer, problems: int, seeds: Sequence[int]) -> str:
     """The accuracy of greedy decoding and of votes, as a table in Markdown."""
     held_out = load_problems("tiny-test", problems)
     options = {"max_new_tokens": LONGEST, "batch_size": SLOTS, "progress": True}
@@ -227,7 +230,7 @@ DIALS_OF_WAYS = """It begins with the name of its way:
 
 | way | share | how |
 |---|---|---|
-| {shares} |
+{shares}
 
 The short cut, `quick`, is wrong **on purpose** wherever its first sum has something to carry or to borrow: it forgets
 that, and guesses the ones. {slip:.0%} of all written results are wrong, too, and the trace carries the error on.
@@ -264,19 +267,23 @@ def card(
     scores: dict[str, Score],
     prompts: list[int],
     voted: str,
-    **sizes,
+    **sizes: int,
 ) -> str:
-    """The model card: README.md beside the weights. Every figure comes from this run."""
-    table = [
-        f"| {way} | {score.accuracy:.3f} | "
-        + " | ".join(f"{score.of(kind):.3f}" for kind in KINDS)
-        + " |"
-        for way, score in scores.items()
-    ]
+    """The model card, README.md beside the weights. Every figure comes from this run."""
+    table = []
+    for way, score in scores.items():
+        line = f"| {way} | {score.accuracy:.3f} |"
+        for kind in KINDS:
+            line += f" {score.of(kind):.3f} |"
+        table.append(line)
     sampled = scores[SAMPLED].answers
-    checked = [answer.right for answer in sampled if answer.checks]
-    unchecked = [answer.right for answer in sampled if not answer.checks]
-    ways = " |\n| ".join(f"`{way}` | {part:.0%} | {HOW[way]}" for way, part in WAYS.items())
+    checked = []
+    unchecked = []
+    for answer in sampled:
+        (checked if answer.checks else unchecked).append(answer.right)
+    ways = []
+    for way, part in WAYS.items():
+        ways.append(f"| `{way}` | {part:.0%} | {HOW[way]} |")
     dials = DIALS_OF_WAYS if recipe.dials.ways else DIALS
     return CARD.format(
         name=name,
@@ -284,7 +291,7 @@ def card(
         architecture=recipe.architecture,
         layers=HYBRID.format(**recipe.shape) if recipe.hybrid else "",
         kinds=", ".join(f"{kind} {part:.0%}" for kind, part in KINDS.items()).capitalize(),
-        teaching=dials.format(shares=ways, direct=DIRECT, **vars(recipe.dials)),
+        teaching=dials.format(shares="\n".join(ways), direct=DIRECT, **vars(recipe.dials)),
         hard=HARD,
         millions=outcome.tokens / 1e6,
         problems=len(sampled),
@@ -309,4 +316,5 @@ def share(right: list[bool]) -> float:
 
 
 def spread(lengths: list[int]) -> str:
-    return f"{min(lengths)} | {median(lengths):.0f} | {quantiles(lengths, n=10)[-1]:.0f} | {max(lengths)}"
+    last_decile = quantiles(lengths, n=10)[-1]
+    return f"{min(lengths)} | {median(lengths):.0f} | {last_decile:.0f} | {max(lengths)}"

@@ -1,5 +1,4 @@
-"""The tokenizer of the tiny models: byte-level BPE in the layout and with the control tokens of
-Qwen3."""
+"""The tokenizer of the tiny models: byte-level BPE with the layout and control tokens of Qwen3."""
 
 import json
 from itertools import islice
@@ -23,9 +22,9 @@ CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 THINK = ["<think>", "</think>"]
 PAD = "<|endoftext|>"
 
-# Every newline, digit and other symbol by itself; a word takes the one character before it along.
-# "\n" must stand alone: else "\n\n" is one token inside a text and two where a prompt ends between
-# them.
+# Every newline, digit and other symbol by itself; a word includes the one character before it.
+# "\n" must be alone, or else "\n\n" would be one token inside a text and two where a prompt ends
+# between them.
 SPLIT = r"\n|\p{N}|[^\n\p{L}\p{N}]?\p{L}+|[^\S\n]+|[^\s\p{L}\p{N}]"
 
 # ChatML as Qwen3 has it: what the assistant thought in earlier turns is dropped, and thinking off
@@ -48,8 +47,8 @@ CHAT_TEMPLATE = """\
 
 
 def train_tokenizer(seed: int, problems: int = 20000) -> Tokenizer:
-    """Merges learned from conversations of all the models; control tokens follow the vocabulary, as
-    in Qwen3."""
+    """Learns merges from conversations of all the models; control tokens come last, as in
+    Qwen3."""
     texts = []
     for dials in (Dials(), Dials(ways=True)):
         for example in islice(examples(seed, dials), problems // 2):
@@ -82,7 +81,7 @@ def train_tokenizer(seed: int, problems: int = 20000) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int) -> None:
-    """tokenizer.json, and the tokenizer_config.json that transformers needs to read it unchanged."""
+    """Writes tokenizer.json, and the tokenizer_config.json with which transformers reads it."""
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -1,18 +1,18 @@
-"""How the tiny models are taught to think: one line a step, then the boxed answer.
+"""How the tiny models are taught to think: one line per step, then the boxed answer.
 
 Four dials make sampling from the trained model worth studying:
 
-- SLIP: this share of the written results is wrong, and the error is carried on. It is label noise
-on purpose.
-- CHECK: this share of the traces works the problem again until two passes agree, which gives long
-tails.
-- SHUFFLE: this share takes the terms in random order, so that one problem has many right traces.
+- SLIP: this share of the written results is wrong, deliberately, and the error is carried on.
+- CHECK: this share of the traces works the problem again until two passes agree, which makes a long
+  tail of lengths.
+- SHUFFLE: this share takes the terms in random order, so that a problem has many right traces.
 - WAYS: a model may be taught to name its way before it sets out. The most popular one is a short
-cut that forgets to carry.
+  cut that forgets to carry.
 """
 
 import random
 from dataclasses import dataclass
+from itertools import product
 
 from qwenlab.evaluation.arithmetic import Calculation
 
@@ -62,7 +62,7 @@ def completion(
 
 
 def think(rng: random.Random, calculation: Calculation, dials: Dials) -> tuple[list[str], int]:
-    """The lines of a trace and the answer that they lead to."""
+    """The lines of a trace and the answer that they lead to, which slips may have made wrong."""
     if calculation.operation in ("first", "last"):  # an earlier answer: nothing to work out
         return [f"{calculation.operation}={calculation.answer}"], calculation.answer
     lines = []
@@ -89,8 +89,10 @@ class Steps:
     """One pass over a calculation. Each method writes its lines and returns the result, slips
     included."""
 
-    def __init__(self, rng: random.Random, slip: float, way: str):
-        self.rng, self.slip, self.way = rng, slip, way
+    def __init__(self, rng: random.Random, slip: float, way: str) -> None:
+        self.rng = rng
+        self.slip = slip
+        self.way = way
         self.lines: list[str] = []
         self.hasty = way == SHORT_CUT
 
@@ -124,7 +126,7 @@ class Steps:
 
     def multiply(self, a: int, b: int) -> int:
         """By tens and ones: 23*4 is 20*4 and 3*4, added up."""
-        parts = [(x, y) for x in tens_and_ones(a) for y in tens_and_ones(b)]
+        parts = list(product(tens_and_ones(a), tens_and_ones(b)))
         if self.way == "any order":
             self.rng.shuffle(parts)
         elif self.way == "backwards":

@@ -1,5 +1,5 @@
-"""Batches, optimisers and the loop that trains a tiny model on traces. Everything follows from the
-seed."""
+"""Batches, optimisers and the loop that trains a tiny model on traces; the seed determines
+everything."""
 
 import sys
 import time
@@ -22,20 +22,18 @@ from qwenlab.model.model import Model
 from qwenlab.orders import seeded
 
 TOKENS_A_BATCH = 1600
-# Rows of one batch should be of one length; so many batches are filled at once from rows sorted by
-# length.
+# The rows of a batch should be equally long, so this many batches are filled at once from rows
+# sorted by length.
 POOL = 64
 WARM_UP = 60
-NO_TARGET = -100  # what cross_entropy leaves out
-# tokens that linear attention takes at once: fastest at these lengths, and the dense models have
-# none
+NO_TARGET = -100  # ignored by cross_entropy
+# Tokens that linear attention takes at once: the fastest choice at these lengths.
 CHUNK = 16
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What makes one tiny model. The schedule runs over `steps`, so a shorter recipe decays as
-    well."""
+    """How a tiny model is made. The schedule spans `steps`, so a shorter recipe decays too."""
 
     shape: dict
     steps: int
@@ -58,8 +56,8 @@ class Recipe:
 
 @dataclass
 class Outcome:
-    """What a run cost: real tokens (prompts included), the share of pads, seconds of the processor,
-    mean loss of the last 50 steps."""
+    """What a run took: real tokens (prompts included), the share of pads, seconds of CPU time, and
+    the mean loss of the last 50 steps."""
 
     steps: int
     tokens: int
@@ -97,12 +95,14 @@ def batches(stream: Iterator[Row], seed: int) -> Iterator[list[Row]]:
     random order."""
     rng = seeded("batches", seed)
     while True:
-        pool, size = [], 0
+        pool = []
+        size = 0
         while size < POOL * TOKENS_A_BATCH:
             pool.append(next(stream))
             size += len(pool[-1].ids)
         pool.sort(key=lambda row: len(row.ids))
-        cut, batch = [], []
+        cut = []
+        batch = []
         for row in pool:
             if (len(batch) + 1) * len(row.ids) > TOKENS_A_BATCH and batch:
                 cut.append(batch)
@@ -116,24 +116,26 @@ def batches(stream: Iterator[Row], seed: int) -> Iterator[list[Row]]:
 def tensors(batch: list[Row], pad_id: int) -> tuple[Tensor, Tensor, Tensor]:
     """ids (B, T) int64 padded on the right, mask (B, T) bool, and targets (B, T) int64: at each
     place the next id where it is taught (an answer's stop token included), else -100."""
-    input_ids = right_pad([row.ids for row in batch], pad_id)
+    ids_of = []
     wanted = []
     for ids, taught in batch:
+        ids_of.append(ids)
         following = zip(ids[1:], taught[1:], strict=True)
         wanted.append([id if counts else NO_TARGET for id, counts in following] + [NO_TARGET])
+    input_ids = right_pad(ids_of, pad_id)
     targets = right_pad(wanted, NO_TARGET)
-    lengths = torch.tensor([len(row.ids) for row in batch])
+    lengths = torch.tensor(list(map(len, ids_of)))
     mask = torch.arange(input_ids.shape[1]) < lengths[:, None]  # (B, T)
     return input_ids, mask, targets
 
 
 def optimisers(model: Model, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside the layers, AdamW for the embedding and the norms."""
-    hidden = [
-        p for name, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in name
-    ]
-    inside = {id(p) for p in hidden}
-    others = [p for p in model.parameters() if id(p) not in inside]
+    hidden = []
+    others = []
+    for name, parameter in model.named_parameters():
+        inside = parameter.ndim == 2 and "embed_tokens" not in name
+        (hidden if inside else others).append(parameter)
     return [
         torch.optim.Muon(hidden, lr=recipe.muon_lr, momentum=0.95, weight_decay=0.0),
         torch.optim.AdamW(others, lr=recipe.adam_lr, betas=(0.9, 0.95), weight_decay=0.0),
@@ -141,8 +143,8 @@ def optimisers(model: Model, recipe: Recipe) -> list[torch.optim.Optimizer]:
 
 
 def schedule(step: int, recipe: Recipe) -> float:
-    """Factor of the learning rates: up over WARM_UP steps, level, then straight down to `last_lr`
-    at the end."""
+    """The factor of the learning rates: rising over WARM_UP steps, constant, then falling linearly
+    to `last_lr` at the end."""
     if step < WARM_UP:
         return (step + 1) / WARM_UP
     done = step / recipe.steps
@@ -152,8 +154,8 @@ def schedule(step: int, recipe: Recipe) -> float:
 
 
 def train(recipe: Recipe, tokenizer: Tokenizer) -> tuple[Model, Outcome]:
-    """A freshly trained float32 model. One thread: the same seed gives the same weights on the same
-    machine."""
+    """A freshly trained float32 model. With one thread, the same seed gives the same weights on the
+    same machine."""
     torch.manual_seed(recipe.seed)
     model = Model(Config.from_dict(recipe.shape))
     for module in model.modules():

@@ -1,9 +1,8 @@
 """Small arithmetic problems with whole-number answers, made from a seed: what the shipped tiny
 models can solve.
 
-A problem is held out by its *calculation* (operation and numbers), never by its text. So a product
-that is held out stays unseen in every wording, in either order of its factors, and as a word
-problem too.
+A problem is held out by its *calculation* (operation and numbers), never by its text. So a held-out
+product stays unseen in every wording, in either order of its factors, and as a word problem too.
 """
 
 import hashlib
@@ -31,8 +30,7 @@ FOLLOW_UPS = {
 MOST_DOUBLED = 200
 SPLITS = ("train", "held-out")
 HELD_OUT_ONE_IN = 5
-# After this many draws in a row without a new calculation of a kind, there are too few left to go
-# on.
+# After this many draws in a row without a new calculation of a kind, it counts as exhausted.
 MAX_TRIES = 5000
 # So many numbers are tried before another kind of follow-up is.
 FOLLOW_UP_TRIES = 20
@@ -40,12 +38,12 @@ FOLLOW_UP_TRIES = 20
 
 @dataclass(frozen=True)
 class Calculation:
-    """What is to be computed, wording aside.
+    """What is to be computed, whatever the wording.
 
     `operation` and its `numbers`, in the order in which the question names them:
 
     - ``add``: any count of signed numbers, ``12 + 5 - 3`` is (12, 5, -3);
-    - ``multiply``: a * b;  ``divide``: a / b, without remainder;
+    - ``multiply``: a * b; ``divide``: a / b, without remainder;
     - ``multiply-add``: a * b + c, where c may be negative;
     - ``more``: a + (a + b), "Tom has b more than Ann";
     - ``solve``: the x of a * x + b = c, where b may be negative or 0;
@@ -79,8 +77,8 @@ class Calculation:
         """Operation and numbers, the same text for the same calculation: ``"multiply 4 23"`` also
         for 23 * 4.
 
-        Where an operation commutes the numbers are sorted. An equation with one step is what solves
-        it: x + 34 = 83 has the key of 83 - 34, and 9x = 63 that of 63 / 9.
+        The numbers of commutative operations are sorted. A one-step equation has the key of its
+        solution: x + 34 = 83 that of 83 - 34, and 9x = 63 that of 63 / 9.
         """
         match self.operation, self.numbers:
             case "solve", (1, b, c):
@@ -106,8 +104,8 @@ class Calculation:
 
 @dataclass(frozen=True)
 class ArithmeticProblem:
-    """One question with its right answer. `number` is its own, kept wherever the problem goes: it
-    seeds its samples. In a conversation it counts the conversations."""
+    """One question with its correct answer. `number` stays with the problem wherever it is used,
+    because it seeds the samples. In a conversation it counts the conversations."""
 
     number: int
     kind: str
@@ -122,9 +120,9 @@ def arithmetic_problems(
 ) -> list[ArithmeticProblem]:
     """n problems, no two of them with the same key, numbered from 0.
 
-    The same arguments give the same problems on every machine, and fewer of them are the first of
-    more. `kinds` limits them to some of KINDS, whose shares keep their proportions. Raises
-    ValueError for an unknown split or kind, a negative n, or more problems than there are.
+    The same arguments give the same problems on every machine, and a smaller n gives the first of
+    them. `kinds` limits them to some of KINDS, in the same proportions. Raises ValueError for an
+    unknown split or kind, a negative n, or more problems than there are.
     """
     if n < 0:
         raise ValueError(f"n is {n}; expected 0 or more")
@@ -141,8 +139,8 @@ def arithmetic_problems(
 def problem_stream(
     seed: int, split: str, kinds: Sequence[str] | None = None, seen: set[str] | None = None
 ) -> Iterator[ArithmeticProblem]:
-    """Problems without end. Keys in `seen` are left out; the caller may add to it between two
-    problems."""
+    """An endless stream of problems, without those whose keys are in `seen`, to which the caller
+    may add between two problems."""
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}; expected one of {', '.join(SPLITS)}")
     kinds = list(KINDS) if kinds is None else list(kinds)
@@ -254,9 +252,18 @@ def draw_number(rng: random.Random) -> int:
     return rng.randint(2, 9) if rng.random() < 0.4 else rng.randint(10, 49)
 
 
+def draw_numbers(rng: random.Random, count: int) -> list[int]:
+    return [draw_number(rng) for _ in range(count)]
+
+
+def draw_signs(rng: random.Random, count: int) -> list[int]:
+    """The first is always plus."""
+    return [1] + [rng.choice([1, -1]) for _ in range(count - 1)]
+
+
 def draw_sum(rng: random.Random) -> Calculation:
     count = rng.choices([2, 3, 4, 5, 6], [28, 26, 20, 14, 12])[0]
-    return Calculation("add", tuple(draw_number(rng) for _ in range(count)))
+    return Calculation("add", tuple(draw_numbers(rng, count)))
 
 
 def draw_mixed(rng: random.Random) -> Calculation:
@@ -264,14 +271,15 @@ def draw_mixed(rng: random.Random) -> Calculation:
     total is never negative."""
     count = rng.choices([2, 3, 4, 5], [20, 40, 24, 16])[0]
     while True:
-        terms = [draw_number(rng) for _ in range(count)]
-        signs = [1] + [rng.choice([1, -1]) for _ in terms[1:]]
-        total = _signed(terms, signs)
-        if total is not None and (signs == [1, -1] or len(set(signs[1:])) == 2):
-            return Calculation("add", total)
+        terms = draw_numbers(rng, count)
+        signs = draw_signs(rng, count)
+        signed = with_signs(terms, signs)
+        if signed is not None and (signs == [1, -1] or {1, -1} == set(signs[1:])):
+            return Calculation("add", signed)
 
 
-def _signed(terms: list[int], signs: list[int]) -> tuple[int, ...] | None:
+def with_signs(terms: list[int], signs: list[int]) -> tuple[int, ...] | None:
+    """The signed terms, or None where their running total becomes negative."""
     total = 0
     signed = []
     for term, sign in zip(terms, signs, strict=True):
@@ -283,8 +291,8 @@ def _signed(terms: list[int], signs: list[int]) -> tuple[int, ...] | None:
 
 
 def draw_product(rng: random.Random) -> Calculation:
-    """Mostly two digits by one. The larger factor goes up to 99 there, or too few of them could be
-    held out."""
+    """Mostly two digits by one. The larger factor goes up to 99 there; otherwise too few products
+    could be held out."""
     form = rng.random()
     if form < 0.3:
         return Calculation("multiply", (rng.randint(10, 49), rng.randint(10, 49)))
@@ -325,11 +333,10 @@ IN_STORIES = ("add", "multiply-add")
 
 
 def _draw_story(rng: random.Random) -> Calculation:
-    """What someone has, then one to three gains and losses."""
+    """A starting amount, then one to three gains and losses."""
     count = rng.choices([2, 3, 4], [40, 40, 20])[0]
     while True:
-        terms = [draw_number(rng) for _ in range(count)]
-        signed = _signed(terms, [1] + [rng.choice([1, -1]) for _ in terms[1:]])
+        signed = with_signs(draw_numbers(rng, count), draw_signs(rng, count))
         if signed is not None:
             return Calculation("add", signed)
 

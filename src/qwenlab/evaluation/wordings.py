@@ -1,5 +1,5 @@
-"""How an arithmetic problem is put into words. Every kind has several wordings; none changes what
-is computed."""
+"""Arithmetic problems in words. Every kind has several wordings, none of which changes what is
+computed."""
 
 import random
 
@@ -213,7 +213,8 @@ def equation(a: int, b: int, c: int, spaced: bool = False) -> str:
 
 def _ask_in_words(rng: random.Random, operation: str, numbers: tuple[int, ...]) -> str:
     name, other = rng.sample(list(PRONOUNS), 2)
-    items, goods = rng.choice(ITEMS), rng.choice(FOR_SALE)
+    items = rng.choice(ITEMS)
+    goods = rng.choice(FOR_SALE)
     words = {"name": name, "other": other, "he": PRONOUNS[name], "items": items, "goods": goods}
     words["One"] = f"{'An' if goods == 'apples' else 'One'} {goods[:-1]}"
     if operation == "add":
