@@ -5,13 +5,14 @@ was stopped resumes when the same command is given again. The files in runs/ and
 parts, which the last command merges.
 
     export OMP_NUM_THREADS=1
-    python scripts/stored_grpo.py --seed 0 --minutes 5 --out runs/seed-0.json   # and seeds 1, 2
-    python scripts/stored_grpo.py --seed 0 --minutes 1 --lr 3e-3 --out runs/high-lr.json
+    python scripts/stored_grpo.py --seed 0 --out runs/seed-0.json               # and seeds 1, 2
+    python scripts/stored_grpo.py --seed 0 --steps 90 --lr 3e-3 --out runs/high-lr.json
     python scripts/stored_grpo.py --speed --out runs/speed.json                 # on an idle machine
     python scripts/stored_grpo.py --merge runs/*.json --out src/qwenlab/teach/stored/grpo.json
 
-Minutes are those of training. They do not include measuring the accuracies: on all of tiny-test
-before and after, and every few steps on the first of its problems.
+The learning rate falls to 0 over the steps, so a run is the same however fast the machine is. The
+accuracies are measured on all of tiny-test before and after, and every few steps on the first of
+its problems.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from qwenlab.files import write_whole
 from qwenlab.model.model import Model
 from qwenlab.text.tokenizer import Tokenizer
 from qwenlab.training.rl import grpo
+from qwenlab.training.trainer import read_metrics
 
 CHECKPOINT = "tiny-base"
 # As in the lesson.
@@ -88,7 +90,7 @@ def provenance(model: Model, seconds: float) -> dict:
 
 
 def train(
-    out: Path, seed: int, minutes: float, lr: float, every: int, tests: int, problems: int
+    out: Path, seed: int, steps: int, lr: float, every: int, tests: int, problems: int
 ) -> dict:
     """One run: its metrics, its accuracies on the way, and those on `problems` unseen problems
     before and after.
@@ -105,34 +107,20 @@ def train(
     if "before" not in done:
         done["before"] = both(model, tokenizer, held_out)
         done["tests"] = [{"step": 0, **both(model, tokenizer, held_out[:tests])}]
-    while True:
-        work.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(notes, json.dumps(done))
-        steps = done["tests"][-1]["step"] + every
+    work.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(notes, json.dumps(done))
+    trained = done["tests"][-1]["step"]
+    while trained < steps:
+        trained = min(trained + every, steps)
         # A fresh model, because the folder holds what was learned.
         model, tokenizer = qwenlab.load(CHECKPOINT, dtype="float32", device="cpu")
-        options = {
-            "steps": steps,
-            "minutes": minutes,
-            "seed": seed,
-            "folder": work,
-            "save_every": every,
-        }
-        metrics = grpo(
-            model,
-            tokenizer,
-            train_set,
-            lr=lr,
-            warm_up=WARM_UP,
-            progress=True,
-            **options,
-            **SETTINGS,
-        )
-        if len(metrics) > done["tests"][-1]["step"]:
-            done["tests"].append({"step": len(metrics), **both(model, tokenizer, held_out[:tests])})
-        print(f"seed {seed}, step {len(metrics)}: {done['tests'][-1]}", file=sys.stderr, flush=True)
-        if len(metrics) < steps:
-            break
+        learn(model, tokenizer, train_set, work, steps=trained, decay_steps=steps, lr=lr, seed=seed)
+        done["tests"].append({"step": trained, **both(model, tokenizer, held_out[:tests])})
+        if trained == steps:
+            done["after"] = both(model, tokenizer, held_out)
+        write_whole(notes, json.dumps(done))
+        print(f"seed {seed}, step {trained}: {done['tests'][-1]}", file=sys.stderr, flush=True)
+    metrics = read_metrics(work)
     history = {name: [] for name in ("step", "sampled", "greedy")}
     for test in done["tests"]:
         for name, values in history.items():
@@ -144,15 +132,35 @@ def train(
     return {
         "seed": seed,
         "lr": lr,
-        "minutes": minutes,
         "problems": len(held_out),
         "before": done["before"],
-        "after": both(model, tokenizer, held_out),
+        "after": done["after"],
         "test_problems": tests,
         "tests": history,
         "metrics": kept,
         "provenance": provenance(model, perf_counter() - began),
     }
+
+
+def learn(
+    model: Model,
+    tokenizer: Tokenizer,
+    problems: list[Problem],
+    folder: Path,
+    **options: int | float,
+) -> None:
+    """Goes on with the run in `folder` and saves it at the last step."""
+    grpo(
+        model,
+        tokenizer,
+        problems,
+        warm_up=WARM_UP,
+        folder=folder,
+        save_every=options["steps"],
+        progress=True,
+        **options,
+        **SETTINGS,
+    )
 
 
 def speed(repeats: int) -> dict:
@@ -212,7 +220,7 @@ def main() -> None:
     what.add_argument("--speed", action="store_true", help="measure the rollouts")
     what.add_argument("--merge", type=Path, nargs="+", metavar="PART", help="merge the parts")
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
-    parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--steps", type=int, default=450, help="of training")
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--every", type=int, default=10, help="steps between two tests")
     parser.add_argument("--tests", type=int, default=250, help="problems in each of these tests")
@@ -227,7 +235,7 @@ def main() -> None:
         made = speed(asked.repeats)
     else:
         made = train(
-            asked.out, asked.seed, asked.minutes, asked.lr, asked.every, asked.tests, asked.problems
+            asked.out, asked.seed, asked.steps, asked.lr, asked.every, asked.tests, asked.problems
         )
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     write_whole(asked.out, json.dumps(made) + "\n")

@@ -304,14 +304,14 @@ def test_the_script_goes_on_where_it_was_and_its_parts_fit_together(tmp_path, mo
         stored_grpo.main()
 
     out = tmp_path / "runs" / "seed-0.json"
-    options = ["--seed", 0, "--minutes", 1e-4, "--every", 2, "--tests", 2, "--problems", 3]
+    options = ["--seed", 0, "--steps", 3, "--every", 2, "--tests", 2, "--problems", 3]
     run(*options, "--out", out)
     first = json.loads(out.read_text())
     out.unlink()
     run(*options, "--out", out)  # the training and the tests are there already
     again = json.loads(out.read_text())
     assert {**first, "provenance": 0} == {**again, "provenance": 0}
-    assert first["tests"]["step"] == [0, 1] and first["provenance"]["command"].endswith(
+    assert first["tests"]["step"] == [0, 2, 3] and first["provenance"]["command"].endswith(
         "--problems 3"
     )
     run("--speed", "--repeats", 1, "--out", tmp_path / "runs" / "speed.json")

@@ -243,7 +243,7 @@ def test_the_stored_results_have_what_the_lesson_shows():
         assert (
             0 < run["before"] < 1
             and 0 < run["after"] < 1
-            and run["minutes"] > 0
+            and run["epochs"] > 0
             and run["steps"] > 0
         )
     assert long["provenance"]["command"].startswith("python scripts/stored_distillation.py --merge")
@@ -268,8 +268,8 @@ def test_the_script_makes_such_results(monkeypatch, tmp_path, capsys):
             tmp_path / "traces",
             "--seed",
             seed,
-            "--minutes",
-            0.002,
+            "--epochs",
+            0.5,
             "--problems",
             4,
             "--out",

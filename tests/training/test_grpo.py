@@ -12,7 +12,14 @@ from helpers import PAD, count, random_prompts, with_marks
 import qwenlab
 from qwenlab.evaluation.problems import Problem, load_problems
 from qwenlab.training import rl
-from qwenlab.training.rl import accumulate, completion, grpo, problem_order, rectangle
+from qwenlab.training.rl import (
+    accumulate,
+    completion,
+    grpo,
+    problem_order,
+    rate_factor,
+    rectangle,
+)
 from qwenlab.training.trainer import Training, TrainingError, last_checkpoint, token_logprobs
 
 SMALL = {
@@ -232,7 +239,10 @@ def test_the_order_of_problems_follows_from_its_place():
 
 @pytest.mark.parametrize(
     "changes",
-    [{"warm_up": 3}, {"kl": 0.05, "updates": 2, "averaging": "sequence", "temperature": 0.8}],
+    [
+        {"warm_up": 3, "decay_steps": 9},
+        {"kl": 0.05, "updates": 2, "averaging": "sequence", "temperature": 0.8},
+    ],
 )
 def test_going_on_is_exact(problems, tmp_path, changes):
     """Two steps, then two more from the checkpoint, are the four steps of one go, bit by bit; and
@@ -271,6 +281,27 @@ def test_the_rate_rises_in_the_warm_up(problems):
     )
 
 
+def test_the_rate_falls_to_0():
+    shares = [rate_factor(step, warm_up=2, decay_steps=5) for step in range(6)]
+    assert shares == pytest.approx([0.5, 0.8, 0.6, 0.4, 0.2, 0.0])
+    assert [rate_factor(step, 2, None) for step in range(4)] == [0.5, 1, 1, 1]
+
+
+def test_the_fall_moves_the_weights_less(problems):
+    """AdamW's second step moves a weight by about the rate, as the first does."""
+    moved = []
+    for decay_steps in (None, 2):
+        model, tokenizer = qwenlab.load("tiny-base")
+        grpo(model, tokenizer, problems, steps=2, decay_steps=decay_steps, **SMALL)
+        moved.append([p.detach().clone() for p in model.parameters()])
+    start = list(qwenlab.load("tiny-base")[0].parameters())
+    far, near = (
+        max((a - b).abs().max().item() for a, b in zip(weights, start, strict=True))
+        for weights in moved
+    )
+    assert near < 0.9 * far
+
+
 def test_another_seed_samples_other_answers(problems):
     runs = [
         grpo(*qwenlab.load("tiny-base"), problems, steps=1, seed=seed, **SMALL) for seed in (0, 1)
@@ -288,6 +319,8 @@ def test_another_seed_samples_other_answers(problems):
         ({"max_new_tokens": 0}, "max_new_tokens is 0"),
         ({"updates": 0}, "updates is 0"),
         ({"warm_up": -1}, "warm_up is -1"),
+        ({"decay_steps": 0}, "decay_steps is 0"),
+        ({"steps": 3, "decay_steps": 2}, "steps is 3, expected at most decay_steps, 2"),
         ({"save_every": 0}, "save_every is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"temperature": 0}, "temperature is 0"),

@@ -57,6 +57,12 @@ def grpo(
     warm_up: Annotated[
         int, typer.Option(help="Steps over which the learning rate rises to its value.")
     ] = 0,
+    decay_steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Steps after which the learning rate has fallen to 0.", show_default="never"
+        ),
+    ] = None,
     updates: Annotated[int, typer.Option(help="Optimiser steps on the same answers.")] = 1,
     limit: options.Limit = None,
     no_thinking: options.NoThinking = False,
@@ -96,6 +102,7 @@ def grpo(
         averaging=averaging,
         updates=updates,
         warm_up=warm_up,
+        decay_steps=decay_steps,
         seed=seed,
         plain=plain,
         thinking=not no_thinking,

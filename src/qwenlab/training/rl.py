@@ -70,6 +70,7 @@ def grpo(
     updates: int = 1,
     clip: float = 1.0,
     warm_up: int = 0,
+    decay_steps: int | None = None,
     seed: int = 0,
     plain: bool = False,
     thinking: bool = True,
@@ -84,8 +85,8 @@ def grpo(
     gives an answer the reward 1 if `grade` finds it right and 0 otherwise, and takes `updates`
     AdamW steps along the clipped objective. `batch_size` rows are sampled at once, and as many are
     trained on at once; the gradients are those of one big batch. The learning rate rises to `lr`
-    over the first `warm_up` steps and then stays: 1e-6 is usual for a published model, 3e-4 for the
-    tiny ones.
+    over the first `warm_up` steps and then stays, or falls linearly to reach 0 after `decay_steps`
+    steps of the run: 1e-6 is usual for a published model, 3e-4 for the tiny ones.
 
     kl: weight of the divergence from the initial model, of which a frozen copy is then kept.
     averaging: see `average`. clip: the largest gradient norm. plain, thinking: see
@@ -102,7 +103,8 @@ def grpo(
     old_logprobs, so its first ratio is 1 by definition, while ours is measured; it counts
     zero-variance groups in every mean, while ours leave them out, divergence included; its "bnpo"
     averages over the tokens of one micro-batch, ours over those of the whole step; it knows one
-    stop id, we know all of the checkpoint's; its learning rate falls linearly, ours is constant.
+    stop id, we know all of the checkpoint's; its learning rate falls linearly, ours does so only
+    with `decay_steps`.
     The advantage (sample standard deviation + 1e-4), the estimate of the divergence and the
     clipping are the same, and truncated answers count in both.
 
@@ -113,6 +115,8 @@ def grpo(
     for name, value in counts.items():
         whole(value, name, 1, MOST_STEPS)
     whole(warm_up, "warm_up", 0, MOST_STEPS)
+    if decay_steps is not None and whole(decay_steps, "decay_steps", 1, MOST_STEPS) < steps:
+        raise ValueError(f"steps is {steps}, expected at most decay_steps, {decay_steps}")
     whole(prompts_per_step, "prompts_per_step", 1, MOST_ANSWERS // 2)
     whole(num_rollouts, "num_rollouts", 2, MOST_ANSWERS // prompts_per_step)
     whole(seed, "seed", 0)
@@ -149,6 +153,8 @@ def grpo(
         max_new_tokens=max_new_tokens,
         **learning,
     )
+    if decay_steps is not None:  # the folders of earlier runs, all without it, don't name it
+        settings["decay_steps"] = decay_steps
     reference = deepcopy(model).requires_grad_(False) if kl else None
 
     def learn(answers: list[Answer]) -> dict:
@@ -190,7 +196,7 @@ def grpo(
         answers = list(compress(zip(result, scores.flatten().tolist(), strict=True), kept))
         sampled = perf_counter()
         losses = learn(answers)
-        rate = lr * min(1, (step + 1) / (warm_up or 1))
+        rate = lr * rate_factor(step, warm_up, decay_steps)
         norm = training.update(rate)  # without any answer it is 0, and no weight changes
         for _ in range(updates - 1):
             learn(answers)
@@ -217,6 +223,13 @@ def grpo(
             progress=progress,
             show=("reward", "silent", "length", "tokens_per_second"),
         )
+
+
+def rate_factor(step: int, warm_up: int, decay_steps: int | None) -> float:
+    """The share of the learning rate that a step (from 0) takes."""
+    rise = (step + 1) / (warm_up or 1)
+    fall = 1 - step / decay_steps if decay_steps else 1
+    return min(1, rise, fall)
 
 
 def completion(request: RequestOutput) -> list[int]:
