@@ -59,7 +59,7 @@ RECIPES = {
     "tiny": Recipe(DENSE, steps=6000),
     # A short cut that is often wrong, and a third of the steps: so something is left to learn.
     "tiny-base": Recipe(DENSE, steps=2000, dials=Dials(slip=WAYS_SLIP, ways=True)),
-    "tiny-hybrid": Recipe(HYBRID, steps=3600),
+    "tiny-hybrid": Recipe(HYBRID, steps=4500),
 }
 
 
