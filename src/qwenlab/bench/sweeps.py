@@ -113,12 +113,17 @@ def sweep(
     readings = alternate(run, sizes, repeats, warm_up, progress)
     points = []
     for size, stats in readings.items():
+        decode_rates = []
+        step_seconds = []
+        for s in stats:  # the first token of each row comes from its prefill
+            decode_rates.append((s.sampled_tokens - size) / s.decode_seconds)
+            step_seconds.append(s.decode_seconds / (new_tokens - 1))
         point = Point(
             size,
             Spread.of(s.tokens_per_second for s in stats),
-            Spread.of((s.sampled_tokens - size) / s.decode_seconds for s in stats),
+            Spread.of(decode_rates),
             Spread.of(s.prefill_seconds for s in stats),
-            Spread.of(s.decode_seconds / (new_tokens - 1) for s in stats),
+            Spread.of(step_seconds),
         )
         points.append(point)
     parameters = sum(p.numel() for p in model.parameters())

@@ -131,8 +131,11 @@ class Chat:
         if not requests:
             return
         self._reset_unusable([request.index for request in requests])
-        engine = Engine(self.model, self.batch_size, strategy="early-stop", state=self.state)
-        self.stats = engine.stats = Stats(prompts=len(requests))  # keeps the events of every step
+        stats = Stats(prompts=len(requests))  # keeps the events of every step
+        engine = Engine(
+            self.model, self.batch_size, strategy="early-stop", state=self.state, stats=stats
+        )
+        self.stats = stats
         for request in requests:
             engine.add_request(request)
         self.turn = requests

@@ -23,14 +23,14 @@ from qwenlab.model.state import State
 KEPT_STEPS = 128  # an engine may run for ever, so its events are those of the last steps only
 
 
-Step = Callable[["Engine"], list[RequestOutput]]
+Step = Callable[["Engine"], Sequence[RequestOutput]]
 
 
 def one_at_a_time(step: Step) -> Step:
     """Refuses a step within a step, and recovers from one that an exception interrupts."""
 
     @wraps(step)
-    def guarded_step(engine: "Engine") -> list[RequestOutput]:
+    def guarded_step(engine: "Engine") -> Sequence[RequestOutput]:
         engine.check_outside_of_step()
         try:
             try:
@@ -197,7 +197,7 @@ class Engine:
     # --- The loop ----------------------------------------------------------------------------
 
     @one_at_a_time
-    def step(self) -> list[RequestOutput]:
+    def step(self) -> Sequence[RequestOutput]:
         """One step for every running request. Returns the outputs that it changed, if any.
 
         Logits that are NaN end their request with "error" and a warning; the others go on. If an
@@ -210,7 +210,8 @@ class Engine:
         tokens, logprobs = self.sample(logits, plan.sampled)
         changed = self.scheduler.update(plan, tokens, logprobs)
         self.stats.record(plan, perf_counter() - started)
-        return self.report(changed)
+        self.report(changed)
+        return changed  # a request is its own output
 
     @torch.inference_mode()
     def sample(
@@ -228,11 +229,8 @@ class Engine:
         self.runner.keep(token_ids, requests)
         return token_ids.tolist(), logprobs.tolist()  # the one place that waits for the device
 
-    def report(self, requests: list[Request]) -> list[RequestOutput]:
-        """Calls each request's on_token, counts the new tokens, and warns of errors.
-
-        Returns the requests, each of which is its own output.
-        """
+    def report(self, requests: Sequence[Request]) -> None:
+        """Calls each request's on_token, counts the new tokens, and warns of errors."""
         self.call_on_token(requests)
         self.stats.finished = self.scheduler.num_finished
         sampled = self.stats.sampled_tokens + self.scheduler.num_unreported_tokens
@@ -242,7 +240,6 @@ class Engine:
         for request in requests:
             if request.error:
                 warnings.warn(request.error, stacklevel=2)
-        return requests
 
     def call_on_token(self, requests: Iterable[Request]) -> None:
         """Calls on_token for each new token, at most once even if an exception interrupts this.

@@ -74,6 +74,24 @@ def is_held_back(
     return False
 
 
+def prefill_end(request: Request, start: int, chunk: int) -> int:
+    """Where a prefill from `start` ends: a chunk later, or earlier at the end of the text or of a
+    shared prefix, where the slot can be copied."""
+    end = min(start + chunk, request.num_tokens)
+    for prefix in longer_than(request, start):
+        end = min(end, prefix.length)
+    return end
+
+
+def worth_saving(request: Request, end: int, saved: Collection[Prefix]) -> list[Prefix]:
+    """The prefixes that end where a prefill does, still without the copy that others need."""
+    prefixes = []
+    for prefix in request.prefixes:
+        if prefix.length == end and prefix not in saved and len(prefix.users) > 1:
+            prefixes.append(prefix)
+    return prefixes
+
+
 def leave_held(request: Request) -> None:
     """Leaves the prefixes that the request's slot holds by now."""
     for prefix in list(request.prefixes):

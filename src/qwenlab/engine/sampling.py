@@ -25,10 +25,14 @@ def sample(logits: Tensor, requests: Sequence[Request]) -> Tensor:
     et al., arXiv:1904.09751), then a draw.
     """
     greedy = logits.max(-1).indices  # the first of equals; much faster than argmax on a CPU
-    rows = [row for row, request in enumerate(requests) if request.params.temperature > 0]
+    rows = []
+    drawing = []
+    for row, request in enumerate(requests):
+        if request.params.temperature > 0:
+            rows.append(row)
+            drawing.append(request)
     if not rows:
         return greedy
-    drawing = [requests[row] for row in rows]
     index = torch.tensor(rows, device=logits.device)
     scaled = scale(logits[index], drawing)
     if any(request.params.top_k or request.params.top_p < 1 for request in drawing):
@@ -79,18 +83,21 @@ def penalise(logits: Tensor, requests: Sequence[Request]) -> Tensor:
     (Keskar et al., arXiv:1909.05858.) Prompt and generated ids count, pads never. (R, V) to (R, V).
     """
     rows = []
+    seen = []
+    penalties = []
     for row, request in enumerate(requests):
         if request.params.repetition_penalty != 1 and request.finish_reason is None:
             rows.append(row)
+            seen.append(request.prompt + request.token_ids)
+            penalties.append(request.params.repetition_penalty)
     if not rows:
         return logits
-    seen = [requests[row].prompt + requests[row].token_ids for row in rows]
     width = max(map(len, seen))
     # A short row is padded with its own first id, which has been seen anyway.
     seen = [ids + ids[:1] * (width - len(ids)) for ids in seen]
     index = torch.tensor(rows, device=logits.device)[:, None]  # (P, 1)
     seen = torch.tensor(seen, device=logits.device)  # (P, W)
-    penalty = column([requests[row].params.repetition_penalty for row in rows], logits)
+    penalty = column(penalties, logits)  # (P, 1)
     before = logits[index, seen]  # (P, W)
     after = torch.where(before > 0, before / penalty, before * penalty)
     return logits.index_put((index, seen), after)

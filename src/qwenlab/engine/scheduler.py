@@ -20,6 +20,8 @@ from qwenlab.engine.prefix import (
     leave_held,
     longer_than,
     longest_saved,
+    prefill_end,
+    worth_saving,
 )
 from qwenlab.engine.request import Request
 from qwenlab.engine.slots import assign_slots, pin_slots
@@ -100,7 +102,10 @@ class Scheduler:
     @property
     def num_unreported_tokens(self) -> int:
         """How many tokens were sampled since the last report."""
-        return sum(len(request.logprobs) - had for request, had in self.unreported.items())
+        sampled = 0
+        for request, before in self.unreported.items():
+            sampled += len(request.logprobs) - before
+        return sampled
 
     def has_unfinished(self) -> bool:
         """Whether another step has anything to do for a request."""
@@ -238,13 +243,12 @@ class Scheduler:
                     copies.append(Copy(prefix, request.slot))
                     start = prefix.length
             being_prefilled.update(longer_than(request, start))
-            end = self.prefill_end(request, start)
+            end = prefill_end(request, start, self.chunk)
             prefill.append(Prefill(request, request.slot, start, end))
             if end == request.num_tokens:
                 sampled.append(request)
-            for prefix in request.prefixes:
-                if prefix.length == end and prefix not in self.saved and len(prefix.users) > 1:
-                    saves.append(Save(request.slot, prefix))
+            for prefix in worth_saving(request, end, self.saved):
+                saves.append(Save(request.slot, prefix))
         return StepPlan(
             slots=self.slots,
             moves=moves,
@@ -259,13 +263,6 @@ class Scheduler:
             wasted=frozenset(slot for request, slot in self.decoding if request.finish_reason),
             preempted=preempted,
         )
-
-    def prefill_end(self, request: Request, start: int) -> int:
-        """A chunk beyond `start`, or to the end of a shared prefix, where it can be copied."""
-        end = min(start + self.chunk, request.num_tokens)
-        for prefix in longer_than(request, start):
-            end = min(end, prefix.length)
-        return end
 
     # --- Its outcome -------------------------------------------------------------------------
 

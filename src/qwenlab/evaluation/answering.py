@@ -32,8 +32,7 @@ def run_requests(
     """
     if not requests:
         return
-    engine = Engine(model, min(rows, len(requests)), chunk=CHUNK, strategy=strategy)
-    engine.stats = stats
+    engine = Engine(model, min(rows, len(requests)), chunk=CHUNK, strategy=strategy, stats=stats)
     for _, group in groupby(requests, key=lambda request: request.index // samples):
         share(list(group), samples)
     for request in requests:

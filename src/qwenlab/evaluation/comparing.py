@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 
 from qwenlab.evaluation.values import INFINITY, MINUS_INFINITY, SYMBOL, Form
 
@@ -86,8 +87,8 @@ def same_named(one: Form, two: Form, equal: Equal) -> bool:
         relations = one.parts[1].kind == two.parts[1].kind == "expression"
         variables = SINGLE.fullmatch(name) and SINGLE.fullmatch(other)
         return bool(relations and variables) and equal(as_equation(one), as_equation(two))
-    for left in values:
-        if not all(same(left, right, equal) for right in others):
+    for left, right in product(values, others):
+        if not same(left, right, equal):
             return False
     return True
 

@@ -113,7 +113,10 @@ def evaluate(
     }
     ready = folder is None or isinstance(folder, RunFolder)
     with nullcontext(folder) if ready else RunFolder(folder, settings) as run:
-        missing = {(numbers[r.index // samples], r.index % samples): r for r in requests}
+        missing = {}
+        for request in requests:
+            place, sample = divmod(request.index, samples)
+            missing[numbers[place], sample] = request
         done = run.done(RECORDS, FIELDS, ("number", "sample"), missing) if run else {}
         for key in done:
             del missing[key]

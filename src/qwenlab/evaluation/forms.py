@@ -63,14 +63,21 @@ def is_alternative(form: Form) -> bool:
 
 def collected(forms: list[Form]) -> Form:
     """A bare list. A name that all its values share is given once: x=1, x=2."""
-    named = [form for form in forms if form.kind == "named"]
-    names = {form.parts[0] for form in named}
+    names = set()
+    values = []
+    chained = False
+    for form in forms:
+        if form.kind != "named":
+            values.append(form)
+            continue
+        name, *given = form.parts
+        names.add(name)
+        values.append(given[-1])
+        chained = chained or len(given) > 1
     if not names or names == {""}:
         return listed(forms)
-    chains = max(len(form.parts) for form in named) > 2
-    if len(names) > 1 or forms[0].kind != "named" or chains:
+    if len(names) > 1 or forms[0].kind != "named" or chained:
         return Form("names", tuple(forms))
-    values = [form.parts[-1] if form.kind == "named" else form for form in forms]
     return Form("named", (*names, listed(values)))
 
 

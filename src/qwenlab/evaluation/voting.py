@@ -4,7 +4,7 @@ Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in Language M
 """
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -105,12 +105,15 @@ class Voting:
     """
 
     def __init__(self, evaluation: Evaluation, samples: int) -> None:
-        sizes = [2**i for i in range(samples.bit_length())]  # up to `samples`
-        if sizes[-1] != samples:
-            sizes.append(samples)
+        sizes = []
+        n = 1
+        while n < samples:
+            sizes.append(n)
+            n *= 2
+        sizes.append(samples)
         self.evaluation = evaluation
         self.votes = []
-        right: dict[int, list[bool]] = {n: [] for n in sizes}
+        right: dict[int, list[bool]] = defaultdict(list)
         for start in range(0, len(evaluation.records), samples):
             records = evaluation.records[start : start + samples]
             verdicts = {record["answer"]: record["verdict"] for record in records}

@@ -37,7 +37,10 @@ def measured_for(rows: int) -> int:
     """The number of rows whose measurement counts for `rows`; 1 where nothing is measured."""
     if rows < 2 or rows > MAX_ROWS:
         return 1
-    return next((count for count in ROW_COUNTS if count >= rows), ROW_COUNTS[-1])
+    for count in ROW_COUNTS:
+        if count >= rows:
+            return count
+    return ROW_COUNTS[-1]
 
 
 MEASURED_FOR = [measured_for(rows) for rows in range(MAX_ROWS + 1)]

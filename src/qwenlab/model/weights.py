@@ -2,6 +2,7 @@
 them."""
 
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -50,25 +51,13 @@ def load_weights(
         )
     published, ignored = language_model(tensor_files(folder), model.config)
     expected = dict(model.named_parameters())
-    paths = dict.fromkeys(path for _, path in published.values())
-    opened = {path: open_file(path) for path in paths}
-    stored = {name: opened[path].get_slice(theirs) for name, (theirs, path) in published.items()}
-    shapes = {name: tuple(tensor.get_shape()) for name, tensor in stored.items()}
-    problems = describe(
-        missing=[name for name in expected if name not in stored],
-        surplus=[name for name in stored if name not in expected],
-        misshapen=[
-            f"{name} {shapes[name]} instead of {tuple(parameter.shape)}"
-            for name, parameter in expected.items()
-            if name in stored and shapes[name] != tuple(parameter.shape)
-        ],
-        quantised=[
-            f"{name} {tensor.get_dtype()}"
-            for name, tensor in stored.items()
-            if tensor.get_dtype() not in FLOATS
-        ],
-    )
-    if problems:
+    opened: dict[Path, safe_open] = {}
+    stored = {}
+    for name, (theirs, path) in published.items():
+        if path not in opened:
+            opened[path] = open_file(path)
+        stored[name] = opened[path].get_slice(theirs)
+    if problems := misfits(stored, expected):
         raise WeightsError(f"{folder}: the tensors don't fit config.json: {problems}")
     for name, (theirs, path) in published.items():
         owner, _, leaf = name.rpartition(".")
@@ -107,13 +96,16 @@ def has_own_head(folder: str | Path) -> bool:
     embedding = EMBEDDING if EMBEDDING in files else EMBEDDING.replace("model.", NESTED, 1)
     if HEAD not in files or embedding not in files:
         return False
-    ours, theirs = (open_file(files[name]).get_slice(name) for name in (HEAD, embedding))
+    ours = open_file(files[HEAD]).get_slice(HEAD)
+    theirs = open_file(files[embedding]).get_slice(embedding)
     same_kind = ours.get_dtype() == theirs.get_dtype() and ours.get_dtype() in FLOATS
     if ours.get_shape() != theirs.get_shape() or len(ours.get_shape()) != 2 or not same_kind:
         return True
     # Piece by piece, so that two large tensors needn't fit into memory beside each other.
-    starts = range(0, ours.get_shape()[0], 4096)
-    return not all(torch.equal(ours[at : at + 4096], theirs[at : at + 4096]) for at in starts)
+    for start in range(0, ours.get_shape()[0], 4096):
+        if not torch.equal(ours[start : start + 4096], theirs[start : start + 4096]):
+            return True
+    return False
 
 
 def dtype_of(name: str, dtype: torch.dtype | None) -> torch.dtype | None:
@@ -167,9 +159,9 @@ def tensor_files(folder: Path) -> dict[str, Path]:
         files[name] = folder / file
     for path in dict.fromkeys(files.values()):
         held = set(open_file(path).keys())
-        absent = [name for name, file in files.items() if file == path and name not in held]
-        if absent:
-            raise WeightsError(f"{path}: {absent[0]} is not in this file, though {INDEX} says so")
+        for name, file in files.items():
+            if file == path and name not in held:
+                raise WeightsError(f"{path}: {name} is not in this file, though {INDEX} says so")
     return files
 
 
@@ -182,8 +174,22 @@ def open_file(path: Path) -> safe_open:
         raise WeightsError(f"{path}: not a whole safetensors file ({problem})") from None
 
 
-def describe(**problems: list[str]) -> str:
-    """`missing: a, b and 3 more; surplus: c`; empty where nothing is wrong."""
+def misfits(stored: dict[str, Any], expected: dict[str, nn.Parameter]) -> str:
+    """How slices of stored tensors differ from the parameters that they are to fill:
+    `missing: a, b and 3 more; surplus: c`. Empty where nothing is wrong."""
+    problems = {"missing": [], "surplus": [], "misshapen": [], "quantised": []}
+    for name, parameter in expected.items():
+        if name not in stored:
+            problems["missing"].append(name)
+            continue
+        shape = tuple(stored[name].get_shape())
+        if shape != tuple(parameter.shape):
+            problems["misshapen"].append(f"{name} {shape} instead of {tuple(parameter.shape)}")
+    for name, tensor in stored.items():
+        if name not in expected:
+            problems["surplus"].append(name)
+        if tensor.get_dtype() not in FLOATS:
+            problems["quantised"].append(f"{name} {tensor.get_dtype()}")
     parts = []
     for kind, names in problems.items():
         if names:

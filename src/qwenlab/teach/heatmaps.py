@@ -111,8 +111,8 @@ class Heatmap(Html):
         from matplotlib.pyplot import close, subplots
 
         longest = max(map(len, self.columns))
-        for row in self.cells:
-            longest = max(longest, *(len(cell.text) for cell in row))
+        for cell in chain.from_iterable(self.cells):
+            longest = max(longest, len(cell.text))
         width = 0.25 + 0.09 * longest  # inches per column
         size = (1 + width * len(self.columns), 0.8 + 0.34 * len(self.rows))
         figure, axes = subplots(figsize=size, layout="constrained")

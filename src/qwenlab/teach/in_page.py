@@ -10,6 +10,7 @@ float32. Live, an output brings scripts and weights along. On the site they are 
 import base64
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict
 from functools import lru_cache
 from html import escape
@@ -111,9 +112,8 @@ def inline_scripts(model: PageModel, widgets: list[str], last: str) -> str:
     """All that an output brings along where no site has it: scripts, weights, and a `last` call."""
     if os.environ.get("QWENLAB_PAGE"):  # the site has the scripts already
         return ""
-    wanted = {*SCRIPTS, *(f"widget_{name}.js" for name in widgets)}
-    scripts = [script for file, script in page_scripts().items() if file in wanted]
-    return "".join(f"<script>{script}</script>" for script in [*scripts, model.script(), last])
+    scripts = [*page_scripts(widgets).values(), model.script(), last]
+    return "".join(f"<script>{script}</script>" for script in scripts)
 
 
 def page_model(name) -> PageModel:
@@ -138,9 +138,12 @@ def page_model(name) -> PageModel:
     return PageModel(shown, pack(model, tokenizer))
 
 
-def page_scripts() -> dict[str, str]:
-    """The JavaScript by file name, in the order in which a page loads it."""
-    names = [*SCRIPTS, *(f"widget_{name}.js" for name in widget_names())]
+def page_scripts(widgets: Iterable[str] | None = None) -> dict[str, str]:
+    """The JavaScript of these widgets (None: of all) and of what they share, by file name, in the
+    order in which a page loads it."""
+    names = list(SCRIPTS)
+    for widget in widget_names() if widgets is None else widgets:
+        names.append(f"widget_{widget}.js")
     return {name: (FOLDER / name).read_text(encoding="utf-8") for name in names}
 
 
@@ -198,10 +201,16 @@ def pack_tokenizer(tokenizer: Tokenizer, folder: Path) -> dict:
             f"{folder / TOKENIZER}: added words, ignore_merges or a vocabulary without all bytes, "
             "which the page doesn't compute"
         )
-    pairs = [pair if isinstance(pair, str) else " ".join(pair) for pair in spec["model"]["merges"]]
+    merges = []
+    for pair in spec["model"]["merges"]:
+        merges.append(pair if isinstance(pair, str) else " ".join(pair))
+    classes = {}
+    for name in CLASSES:
+        if used(name, pattern):
+            classes[name] = character_class(name)
     return {
         "tokens": [tokenizer.text_of.get(id) for id in range(max(tokenizer.text_of) + 1)],
-        "merges": pairs,
+        "merges": merges,
         "control": tokenizer.control,
         "special": sorted(tokenizer.special),
         "pad_id": tokenizer.pad_id,
@@ -209,7 +218,7 @@ def pack_tokenizer(tokenizer: Tokenizer, folder: Path) -> dict:
         "vocab_size": tokenizer.vocab_size,
         "normal_form": normal_form,
         "split": pattern,
-        "classes": {name: character_class(name) for name in CLASSES if used(name, pattern)},
+        "classes": classes,
         "chat": has_known_template(folder),
     }
 

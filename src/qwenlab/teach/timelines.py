@@ -126,9 +126,12 @@ def fixed_slots(run: Any) -> list[tuple]:
     recorded = list(getattr(getattr(run, "stats", run), "events", run))
     for step, entries in groupby(recorded, lambda event: event[0]):
         entries = list(entries)
-        kind_of = {request: kind for _, _, request, kind in entries}
-        kind_of.pop(None, None)  # an empty slot
-        slot_of = {request: slot for request, slot in slot_of.items() if request in kind_of}
+        kind_of = {}
+        for _, _, request, kind in entries:
+            if request is not None:  # the slot isn't empty
+                kind_of[request] = kind
+        for request in slot_of.keys() - kind_of.keys():  # those that have ended
+            del slot_of[request]
         for request in sorted(kind_of.keys() - slot_of.keys()):
             free = set(range(len(entries))) - set(slot_of.values())
             slot_of[request] = min(free)

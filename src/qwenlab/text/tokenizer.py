@@ -32,6 +32,7 @@ FILE = "tokenizer.json"
 # In a run of whitespace, `\s*[\r\n]+` in the Qwen tokenizers' pattern backtracks one character at a
 # time; after ten million steps the regex library panics.
 LONGEST_BLANK = 5_000_000
+TEXT_AND_ID = operator.itemgetter("content", "id")  # of an added token
 
 
 class Tokenizer:
@@ -66,10 +67,10 @@ class Tokenizer:
             added = spec["added_tokens"]
             control = [token for token in added if is_control(token)]
             words = [token for token in added if not is_control(token)]
-            self.control = {token["content"]: token["id"] for token in control}
+            self.control = dict(map(TEXT_AND_ID, control))
             self.special = {token["id"] for token in added if token["special"]}
             learned = spec["model"]["vocab"]
-            pairs = [(token["content"], token["id"]) for token in added]
+            pairs = list(map(TEXT_AND_ID, added))
             refuse_ids([*learned.items(), *pairs], source)
             ids = dict(pairs)
             # Learned tokens are spelt with one character per byte, added ones literally. A word
@@ -275,7 +276,7 @@ def encoder_without_control(
     """The library's tokenizer for text alone: no control tokens, no template of its own, neither
     truncation nor padding."""
     # The library renumbers added tokens unless its model's vocabulary has them too.
-    vocab = vocab | {token["content"]: token["id"] for token in words}
+    vocab = vocab | dict(map(TEXT_AND_ID, words))
     bare = {
         **spec,
         "added_tokens": words,

@@ -12,6 +12,7 @@ distribution at that position (Hinton et al. 2015, arXiv:1503.02531).
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -180,7 +181,8 @@ def distill(
         metrics = training.run(one_step, **limits, progress=progress, show=("loss",))
     losses = {}
     if test_rows:
-        losses = {record["step"]: record["held_out_loss"] for record in metrics[::CHECK_EVERY]}
+        for record in metrics[::CHECK_EVERY]:
+            losses[record["step"]] = record["held_out_loss"]
         losses[training.step] = held_out_loss()
     pads = sum(record["pads"] for record in metrics)
     tokens = sum(record["tokens"] for record in metrics)
@@ -205,8 +207,8 @@ def mean_loss(
     in a small part would weigh more.
     """
     targets = 0
-    for part in parts:
-        targets += sum(len(row.ids) - row.prompt for row in part)
+    for row in chain.from_iterable(parts):
+        targets += len(row.ids) - row.prompt
     total = 0.0
     for part in parts:
         loss = loss_sum(model, part, pad_id, teacher, temperature) / targets
@@ -253,9 +255,10 @@ def check_teacher(
     """Raises TrainingError, naming an id, unless teacher and student have the same vocabulary."""
     ours = tokenizer.text_of
     theirs = teacher_tokenizer.text_of
-    differing = {id for id, _ in ours.items() ^ theirs.items()}
+    differing = ours.items() ^ theirs.items()
     if differing or model.config.vocab_size != teacher.config.vocab_size:
-        id = min(differing, default=min(model.config.vocab_size, teacher.config.vocab_size))
+        first_beyond = min(model.config.vocab_size, teacher.config.vocab_size)
+        id, _ = min(differing, default=(first_beyond, ""))
         raise TrainingError(
             f"a teacher's logits need the student's vocabulary: id {id} is {theirs.get(id)!r} to "
             f"the teacher, {ours.get(id)!r} to the student; train on its traces alone"
