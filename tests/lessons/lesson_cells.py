@@ -112,10 +112,10 @@ def pictures(html):
 
     A table is the texts of its cells, row by row.
     """
-    root = BeautifulSoup(html, "html.parser").find(class_="qwl-explore")
-    found = []
-    for state in (root.find(class_="qwl-state"), *root.find_all("template")):
-        picture = BeautifulSoup(state.decode_contents(), "html.parser")  # a template hides its text
+    open_html = html.replace("<template>", "<section>").replace("</template>", "</section>")
+    root = BeautifulSoup(open_html, "html.parser").find(class_="qwl-explore")
+    found = []  # a template would hide its text
+    for picture in (root.find(class_="qwl-state"), *root.find_all("section")):
         tables = picture.find_all("table")
         found.append(
             (
