@@ -5,6 +5,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from helpers import FULL
 from site_files import CHROMIUM, SITE, built_pages, missing
 
 from qwenlab.teach.in_page import page_model, page_scripts
@@ -110,7 +111,9 @@ class Watch:
             self.outside.append(request.url)
 
     def open(self, name):
-        self.page.goto(self.address + name, wait_until="networkidle")
+        """Waits for all that the page asks for as it loads; at full count for half a second more
+        without a request."""
+        self.page.goto(self.address + name, wait_until="networkidle" if FULL else "load")
         return self.page
 
     def look(self, width, theme):

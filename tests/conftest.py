@@ -30,8 +30,28 @@ THREADS = torch.get_num_threads()
 # Files whose tests share nothing and take long: with `--dist loadgroup` each test goes to whatever
 # process is idle.
 APART = ("test_lessons.py", "test_live.py")
-# The longest files, half a minute each or more. They come first, so that no process ends alone.
-LONGEST = ("test_browser.py", *APART, "test_lesson_12.py", "test_grading.py", "test_site.py")
+# Files that import models of transformers, which takes seconds: one process does.
+TRANSFORMERS = (
+    "test_config.py",
+    "test_hybrid_parity.py",
+    "test_loading.py",
+    "test_parity.py",
+    "test_peers.py",
+)
+# The longest files. They come first, so that no process ends alone.
+LONGEST = (
+    "test_browser.py",
+    *APART,
+    "test_lesson_12.py",
+    "test_grading.py",
+    "test_site.py",
+    "test_distillation.py",
+    *TRANSFORMERS,
+    "test_lesson_13.py",
+    "test_lesson_14.py",
+    "test_evaluation.py",
+    "test_grpo.py",
+)
 
 
 def place_in_line(item) -> int:
@@ -39,11 +59,16 @@ def place_in_line(item) -> int:
     return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
+def group(item) -> str:
+    """Tests of one group run in one process."""
+    if item.path.name in APART:
+        return item.name
+    return "transformers" if item.path.name in TRANSFORMERS else item.path.name
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
-        item.add_marker(
-            pytest.mark.xdist_group(item.name if item.path.name in APART else item.path.name)
-        )
+        item.add_marker(pytest.mark.xdist_group(group(item)))
         if not FULL and item.get_closest_marker("full"):
             item.add_marker(pytest.mark.skip(reason="full count only: make test-all"))
     items.sort(key=place_in_line)

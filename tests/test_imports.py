@@ -20,9 +20,10 @@ for program in json.loads(sys.argv[1]):
     if os.waitpid(child, 0)[1]:
         sys.exit(f"failed: {program}")
 """
-HEAVY = {"transformers", "sympy", "matplotlib", "ipywidgets", "pandas"}
+HEAVY = {"transformers", "sympy", "matplotlib", "ipywidgets", "pandas", "torch._dynamo"}
 PROGRAMS = {
     "the library": "import qwenlab; qwenlab.load, qwenlab.generate, qwenlab.left_pad",
+    "a model": "import qwenlab; qwenlab.load('tiny'), qwenlab.load('tiny-hybrid')",
     "evaluation": "import qwenlab.evaluation",
     "bench": "from qwenlab import bench; bench.sweep",
     "teach": "from qwenlab.teach import explore, heatmap; heatmap([[1]])._repr_html_()",

@@ -13,7 +13,13 @@ from qwenlab.errors import QwenlabError, read_json
 from qwenlab.fast import optimize
 from qwenlab.model.config import Config, as_ids
 from qwenlab.model.model import Model
-from qwenlab.model.weights import INDEX, has_own_head, load_weights, save_weights
+from qwenlab.model.weights import (
+    INDEX,
+    has_own_head,
+    load_weights,
+    save_weights,
+    without_storage,
+)
 from qwenlab.text.tokenizer import FILE as TOKENIZER
 from qwenlab.text.tokenizer import Tokenizer
 
@@ -71,7 +77,7 @@ def load(
         )
         warnings.warn(reason, stacklevel=2)
         config = replace(config, tie_word_embeddings=False)
-    with torch.device("meta"):  # no storage yet: the file's tensors become the parameters
+    with without_storage():  # the file's tensors become the parameters
         model = Model(config)
     model.ignored = load_weights(model, folder, dtype=dtype, device=device)
     model.stop_ids = stop_ids(folder, config, tokenizer)

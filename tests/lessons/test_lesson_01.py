@@ -273,9 +273,8 @@ def test_the_bend_moves_out_with_the_context(lesson, capsys):
     bends = [float(rows or "inf") for rows in said]
     assert len(bends) == 5 and bends == sorted(bends)
     machine = names["machine"]  # without a context, the weights cancel
-    assert bends[0] == pytest.approx(
-        4 * machine.flops_per_second / (2 * machine.bytes_per_second), rel=0.01
-    )
+    at = 4 * machine.flops_per_second / (2 * machine.bytes_per_second)
+    assert bends[0] == pytest.approx(at, rel=0.01, abs=0.051)  # it is shown to a tenth
 
 
 def test_the_published_tables_are_only_divided(lesson, capsys):

@@ -11,6 +11,7 @@ from qwenlab.errors import QwenlabError
 from qwenlab.loading import choose_device, choose_dtype, find_checkpoint, first_line, load
 from qwenlab.model.config import Config
 from qwenlab.model.model import Model
+from qwenlab.model.weights import without_storage
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -128,7 +129,7 @@ def load_twins(
         theirs = AutoModelForCausalLM.from_config(
             AutoConfig.for_model(**SHAPES[shape]), dtype=dtype
         ).to(device)
-    with torch.device("meta"):  # shapes without storage, as in `load`
+    with without_storage():
         ours = Model(Config.from_dict(SHAPES[shape]))
     named = dict(theirs.named_parameters())
     # The very same parameters: nothing is held twice, even where ours changes a weight's layout.

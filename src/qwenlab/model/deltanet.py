@@ -46,12 +46,19 @@ class DeltaNet(nn.Module):
         self.in_proj_a = nn.Linear(hidden, self.value_heads, bias=False)
         self.taps = config.linear_conv_kernel_dim
         self.conv1d = nn.Conv1d(channels, channels, self.taps, groups=channels, bias=False)
-        # As the authors start them: heads that remember for 1 to 1,000 tokens or more.
-        rate = torch.empty(self.value_heads).uniform_(math.log(0.001), math.log(0.1)).exp()
-        self.dt_bias = nn.Parameter(rate + (-torch.expm1(-rate)).log())  # softplus of it is `rate`
-        self.A_log = nn.Parameter(torch.empty(self.value_heads).uniform_(0.01, 16).log())
+        self.dt_bias = nn.Parameter(torch.empty(self.value_heads))
+        self.A_log = nn.Parameter(torch.empty(self.value_heads))
+        if not self.A_log.is_meta:  # there torch would import its compiler to compute nothing
+            self.start_decay()
         self.norm = RMSNorm(self.head_v_dim, config.rms_norm_eps)
         self.out_proj = nn.Linear(self.value_width, hidden, bias=False)
+
+    @torch.no_grad()
+    def start_decay(self) -> None:
+        """As the authors start it: heads that remember for 1 to 1,000 tokens or more."""
+        rate = torch.empty(self.value_heads).uniform_(math.log(0.001), math.log(0.1)).exp()
+        self.dt_bias.copy_(rate + (-torch.expm1(-rate)).log())  # softplus of it is `rate`
+        self.A_log.copy_(torch.empty(self.value_heads).uniform_(0.01, 16).log())
 
     def forward(self, x: Tensor, batch: ForwardBatch) -> Tensor:
         """x (B, W, hidden) to the same."""

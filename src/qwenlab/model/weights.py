@@ -1,6 +1,8 @@
 """Weights to and from safetensors: one file or several, checked whole before the model takes any of
 them."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -8,6 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from qwenlab.errors import QwenlabError, read_json, refuse_lfs_pointer
 from qwenlab.files import replacing
@@ -28,6 +31,30 @@ COMPUTED = "rotary_emb.inv_freq"
 
 class WeightsError(QwenlabError):
     """A weights file is missing, broken, or doesn't fit the model that config.json describes."""
+
+
+class Undrawn(TorchFunctionMode):
+    """Draws no initial weights. Without storage there is nothing to draw, yet torch would import
+    its compiler for it: more than a second of every program that loads a model."""
+
+    def __torch_function__(
+        self,
+        function: Callable,
+        types: tuple,
+        arguments: tuple = (),
+        options: dict[str, Any] | None = None,
+    ) -> Any:
+        options = options or {}
+        if function is nn.init.normal_:
+            return arguments[0] if arguments else options["tensor"]
+        return function(*arguments, **options)
+
+
+@contextmanager
+def without_storage() -> Iterator[None]:
+    """A model made inside has shapes only, on the meta device; `load_weights` fills it."""
+    with torch.device("meta"), Undrawn():
+        yield
 
 
 def load_weights(
