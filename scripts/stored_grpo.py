@@ -12,7 +12,8 @@ parts, which the last command merges.
 
 The learning rate falls to 0 over the steps, so a run is the same however fast the machine is. The
 accuracies are measured on all of tiny-test before and after, and every few steps on the first of
-its problems.
+its problems. So are the ways in which the answers set out, since leaving the short cut is most of
+what is learned.
 """
 
 import argparse
@@ -22,12 +23,14 @@ from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
+from tiny_traces import SHORT_CUT, WAYS
 
 import qwenlab
 from qwenlab.bench.timing import Spread, alternate, machine_name
-from qwenlab.evaluation.evaluation import evaluate
+from qwenlab.evaluation.evaluation import Evaluation, evaluate
 from qwenlab.evaluation.problems import Problem, load_problems, problem_prompts
 from qwenlab.files import write_whole
 from qwenlab.model.model import Model
@@ -41,6 +44,7 @@ SETTINGS = {"num_rollouts": 8, "prompts_per_step": 12, "batch_size": 96, "max_ne
 WARM_UP = 10  # steps
 LONGEST = 256  # tokens of an answer in a test
 SEED = 1000  # of the samples in a test
+NO_WAY = "none"  # of an answer that names no way
 BATCHES = (1, 4, 8, 64)  # whose speed is measured
 KEPT = (
     "reward",
@@ -54,23 +58,46 @@ KEPT = (
 )
 
 
-def accuracy(
-    model: Model, tokenizer: Tokenizer, problems: list[Problem], temperature: float
-) -> float:
-    """The share of the problems that are right, with one answer to each."""
-    options = {
-        "batch_size": 128,
-        "max_new_tokens": LONGEST,
-        "temperature": temperature,
-        "seed": SEED,
-    }
-    return evaluate(model, tokenizer, problems, **options).accuracy
+def measure(model: Model, tokenizer: Tokenizer, problems: list[Problem]) -> dict[str, Any]:
+    """The accuracy of sampled and of greedy answers, one to each problem, and the ways of both."""
+    tested = {"ways": {}}
+    for kind, temperature in (("sampled", 1.0), ("greedy", 0.0)):
+        answers = evaluate(
+            model,
+            tokenizer,
+            problems,
+            batch_size=128,
+            max_new_tokens=LONGEST,
+            temperature=temperature,
+            seed=SEED,
+        )
+        tested[kind] = answers.accuracy
+        tested["ways"][kind] = ways(answers)
+    return tested
 
 
-def both(model: Model, tokenizer: Tokenizer, problems: list[Problem]) -> dict[str, float]:
+def ways(answers: Evaluation) -> dict[str, dict[str, int]]:
+    """How many answers set out in each way, which they name first, and how many of those are
+    right."""
+    found = {way: {"answers": 0, "right": 0} for way in [*WAYS, NO_WAY]}
+    for record in answers.records:
+        named = record["text"].removeprefix("<think>").strip().split("\n")[0]
+        counts = found[named if named in WAYS else NO_WAY]
+        counts["answers"] += 1
+        counts["right"] += int(record["verdict"])
+    return found
+
+
+def on_the_way(
+    model: Model, tokenizer: Tokenizer, problems: list[Problem], step: int
+) -> dict[str, float]:
+    """The accuracies at a step, and the share of the sampled answers that take the short cut."""
+    tested = measure(model, tokenizer, problems)
     return {
-        "sampled": accuracy(model, tokenizer, problems, 1.0),
-        "greedy": accuracy(model, tokenizer, problems, 0.0),
+        "step": step,
+        "sampled": tested["sampled"],
+        "greedy": tested["greedy"],
+        "short_cut": tested["ways"]["sampled"][SHORT_CUT]["answers"] / len(problems),
     }
 
 
@@ -105,8 +132,8 @@ def train(
     began = perf_counter()
     done = json.loads(notes.read_text()) if notes.exists() else {}
     if "before" not in done:
-        done["before"] = both(model, tokenizer, held_out)
-        done["tests"] = [{"step": 0, **both(model, tokenizer, held_out[:tests])}]
+        done["before"] = measure(model, tokenizer, held_out)
+        done["tests"] = [on_the_way(model, tokenizer, held_out[:tests], 0)]
     work.parent.mkdir(parents=True, exist_ok=True)
     write_whole(notes, json.dumps(done))
     trained = done["tests"][-1]["step"]
@@ -115,13 +142,13 @@ def train(
         # A fresh model, because the folder holds what was learned.
         model, tokenizer = qwenlab.load(CHECKPOINT, dtype="float32", device="cpu")
         learn(model, tokenizer, train_set, work, steps=trained, decay_steps=steps, lr=lr, seed=seed)
-        done["tests"].append({"step": trained, **both(model, tokenizer, held_out[:tests])})
+        done["tests"].append(on_the_way(model, tokenizer, held_out[:tests], trained))
         if trained == steps:
-            done["after"] = both(model, tokenizer, held_out)
+            done["after"] = measure(model, tokenizer, held_out)
         write_whole(notes, json.dumps(done))
         print(f"seed {seed}, step {trained}: {done['tests'][-1]}", file=sys.stderr, flush=True)
     metrics = read_metrics(work)
-    history = {name: [] for name in ("step", "sampled", "greedy")}
+    history = {name: [] for name in done["tests"][0]}
     for test in done["tests"]:
         for name, values in history.items():
             values.append(test[name])
@@ -220,7 +247,7 @@ def main() -> None:
     what.add_argument("--speed", action="store_true", help="measure the rollouts")
     what.add_argument("--merge", type=Path, nargs="+", metavar="PART", help="merge the parts")
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
-    parser.add_argument("--steps", type=int, default=450, help="of training")
+    parser.add_argument("--steps", type=int, default=400, help="of training")
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--every", type=int, default=10, help="steps between two tests")
     parser.add_argument("--tests", type=int, default=250, help="problems in each of these tests")
