@@ -284,7 +284,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     }
 
     // bars: {text, value (0 to 1, or NaN), marked, note, kind}; kind: "gone" for a token that can't
-    // be drawn, "rest" for a line that is no token; title: the caption.
+    // be drawn, "rest" for all the others together, or both; title: the caption.
     draw(bars, title = null) {
       if (title !== null) {
         this.caption.textContent = title;
@@ -296,7 +296,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
         bar.style.setProperty("--share", Number.isNaN(value) ? 0 : value);
         const percent = i >= bars.length ? "" : percentage(value);
         const line = element("li", { className: `${kind}${marked ? " x" : ""}` });
-        const is_token = text !== "" && kind !== "rest";
+        const is_token = text !== "" && !kind.startsWith("rest");
         const token = element("span", { className: is_token ? "qwl-token" : "" }, text);
         const said = element("span", { className: "qwl-percent" }, percent);
         line.append(token, element("span", { className: "qwl-track" }, bar), said);

@@ -17,7 +17,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 (function (qwenlab) {
   "use strict";
 
-  const MOST = 48; // new tokens that an answer may have
+  const MOST = 60; // new tokens that an answer may have
   const MOST_ANSWERS = 8;
   const NONE = "none"; // in the place of a number, where an answer has no box
 
@@ -216,11 +216,17 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   }
 
   function about_stopping(run, stopping) {
-    const told = stopping.map(({ slot }) => {
+    const alike = new Map(); // slots by what is said of them
+    for (const { slot } of stopping) {
       const answer = run.answers[slot];
-      const how = run.stop_ids.has(answer.at(-1)) ? "stops" : `reaches the limit of ${MOST}`;
       const value = run.boxed(answer);
-      return `slot ${slot} ${how} ${value === NONE ? "without a box" : `with ${value}`}`;
+      const stops = run.stop_ids.has(answer.at(-1)) ? "stop" : `reach the limit of ${MOST}`;
+      const told = `${stops} ${value === NONE ? "without a box" : `with ${value}`}`;
+      alike.set(told, [...(alike.get(told) ?? []), slot]);
+    }
+    const told = [...alike].map(([how, slots]) => {
+      const one = how.replace(/^stop/, "stops").replace(/^reach/, "reaches");
+      return `${named(slots)} ${slots.length === 1 ? one : how}`;
     });
     return `${capital(qwenlab.drawing.listed(told))}.`;
   }
@@ -268,7 +274,8 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 .qwl.qwl.qwl .qwl-answers .qwl-tight tbody th{min-width:5.5em;text-align:left}
 .qwl-tally{display:flex;flex-wrap:wrap;gap:0 14px;align-items:center;
 justify-content:space-between;min-height:26px}
-@media(max-width:600px){.qwl.qwl .qwl-answers .qwl-sentence{min-height:5.6em}
+.qwl.qwl .qwl-answers .qwl-sentence{min-height:4.2em}
+@media(max-width:600px){.qwl.qwl .qwl-answers .qwl-sentence{min-height:8.4em}
 .qwl-answers .qwl-tally{min-height:3em}}
 `;
 
@@ -284,7 +291,8 @@ justify-content:space-between;min-height:26px}
       const delay = (step) => this.delay(step);
       this.player = stage.player({ count, show: (step) => this.show(step), delay });
       this.player.play_button.root.classList.add("qwl-main");
-      this.way = stage.choice("Read the prompt", WAYS, () => this.switched());
+      this.way = stage.choice("Read", WAYS, () => this.switched());
+      this.way.root.setAttribute("aria-label", "How often the prompt is read");
       this.field = stage.field("Prompt", prompt, () => this.restart());
       const many = { min: 1, max: MOST_ANSWERS, value: n };
       this.many = stage.slider("answers", many, () => this.restart());
@@ -295,8 +303,8 @@ justify-content:space-between;min-height:26px}
       this.legend = stage.legend();
       this.counted = element("small", { className: "qwl-counts" });
       this.agreed = element("span");
-      const head = stage.controls(this.player, this.way);
-      const asked = stage.controls(this.field, this.many, this.warm, this.luck);
+      const head = stage.controls(this.player, this.way, this.luck);
+      const asked = stage.controls(this.field, this.many, this.warm);
       const tally = element("div", { className: "qwl-tally" }, this.legend, this.counted);
       stage.add(element("style", {}, STYLE), head, asked, this.grid, tally, this.agreed);
       stage.add(stage.sentence);
@@ -366,7 +374,9 @@ justify-content:space-between;min-height:26px}
         return run.has_ended(answer) ? `${slot} → ${run.boxed(answer)}` : `slot ${slot}`;
       });
       const longest = Math.max(...answers.map((answer) => answer.length));
-      const follow = longest === 0 ? 0 : places.length + longest;
+      // At the end the labels say what is in the boxes, so the picture shows what was read.
+      const is_over = answers.every((answer) => run.has_ended(answer));
+      const follow = longest === 0 || is_over ? 0 : places.length + longest;
       this.grid.draw(cells, { rows, follow });
     }
 
@@ -387,8 +397,10 @@ justify-content:space-between;min-height:26px}
       const length = run.prompt.length;
       const once = run.n === 1 ? `${length}` : `${length - 1} + ${run.n} = ${length - 1 + run.n}`;
       const each = `${run.n} × ${length} = ${run.n * length}`;
-      this.counted.textContent = `to read once: ${once} · n times: ${each}`;
-      const tally = run.tally(frames).map(([value, count]) => `${value} (${count})`);
+      this.counted.textContent = `read once: ${once} · n times: ${each}`;
+      const tally = run.tally(frames).map(([value, count]) => {
+        return `${value === NONE ? "no box" : value} (${count})`;
+      });
       this.agreed.textContent = `Boxed answers: ${tally.join(", ") || "none yet"}`;
     }
   }

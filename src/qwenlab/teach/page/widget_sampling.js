@@ -60,8 +60,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     const left = kept.filter(Boolean).length;
     const said = [];
     if (repetition_penalty !== 1) {
-      const where = "in the prompt or the answer";
-      said.push(`The penalty makes the ${seen} tokens ${where} less likely.`);
+      said.push(`The penalty makes the ${seen} tokens seen so far less likely.`);
     }
     if (temperature === 0) {
       said.push(`Temperature 0 always takes the most probable token, “${text}”.`);
@@ -83,11 +82,11 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       cuts.push(`top-k keeps the ${top_k === 1 ? "most probable" : `${top_k} most probable`}`);
     }
     if (top_p < 1) {
-      const among = cuts.length > 0 ? "of these " : "";
-      cuts.push(`top-p ${among}the fewest that reach ${percent(top_p)} together`);
+      const among = cuts.length > 0 ? "of these" : "keeps";
+      cuts.push(`top-p ${among} the fewest that reach ${percent(top_p)} together`);
     }
     const cut = cuts.join(", ");
-    const rest = left === 1 ? "One token is left" : `${left} tokens are left, and share 100% anew`;
+    const rest = left === 1 ? "One token is left" : `${left} tokens are left and share 100%`;
     said.push(`${cut[0].toUpperCase()}${cut.slice(1)}. ${rest}.`);
     return said.join(" ");
   }
@@ -103,7 +102,8 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 .qwl-sampling .qwl-bars li>:first-child{min-width:7em}
 .qwl.qwl .qwl-sampling .qwl-figure{margin:0 0 4px}
 .qwl-sampling .qwl-box{min-height:42px}
-@media(max-width:600px){.qwl.qwl .qwl-sampling .qwl-sentence{min-height:7em}
+.qwl.qwl .qwl-sampling .qwl-sentence{min-height:4.2em}
+@media(max-width:600px){.qwl.qwl .qwl-sampling .qwl-sentence{min-height:8.4em}
 .qwl-sampling .qwl-note{min-width:6.2em}.qwl-sampling .qwl-percent{width:3.2em}}
 `;
 
@@ -131,7 +131,8 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       const sliders = [this.temperature, this.top_k, this.top_p, this.penalty];
       const buttons = stage.controls(this.draw_button, this.back_button, this.luck);
       const head = [stage.controls(this.field), stage.controls(...sliders)];
-      stage.add(element("style", {}, STYLE), ...head, this.bars, buttons, this.grid, stage.sentence);
+      stage.add(element("style", {}, STYLE), ...head, this.bars, buttons);
+      stage.add(this.grid, stage.sentence);
     }
 
     get params() {
@@ -202,8 +203,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
         return { text, value: after[id], note: `drawn ${drawn.get(id) ?? 0}×` };
       });
       shown.push(this.rest(bars.map(({ id }) => id), drawn));
-      const title = `The next token, and how often it is drawn in ${DRAWS}`;
-      this.bars.draw(shown, title);
+      this.bars.draw(shown, `The next token, drawn ${DRAWS} times`);
     }
 
     // All tokens that have no bar of their own.
