@@ -22,7 +22,7 @@ PROMPT = "48+13+27+36=?"
 MOST = 60  # new tokens in the widgets
 OPTIONS = {
     "answers": {"prompt": PROMPT, "n": 8, "height": (459, 660)},
-    "sampling": {"prompt": PROMPT, "height": (600, 760)},
+    "sampling": {"prompt": PROMPT, "height": (630, 760)},
 }
 
 

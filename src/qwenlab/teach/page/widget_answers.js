@@ -275,6 +275,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 .qwl-tally{display:flex;flex-wrap:wrap;gap:0 14px;align-items:center;
 justify-content:space-between;min-height:26px}
 .qwl.qwl .qwl-answers .qwl-sentence{min-height:4.2em}
+.qwl.qwl .qwl-answers .qwl-counts{font-size:12px}
 @media(max-width:600px){.qwl.qwl .qwl-answers .qwl-sentence{min-height:8.4em}
 .qwl-answers .qwl-tally{min-height:3em}}
 `;
