@@ -241,7 +241,9 @@ def test_the_sentences_say_who_reads_and_who_waits(open_widget, tiny):
     once = length + 7
     assert f"{once} tokens were read instead of 8 × {length} = {8 * length}" in said(page)
     choose(page, "each")  # it plays at once, since the reader has seen the other way
-    page.wait_for_function("document.querySelector('.qwl-sentence').textContent.includes('All 8')")
+    assert "Pause" in page.locator(".qwl-stage button").first.inner_text()
+    press(page, "◀ Step back", MOST + 3)
+    press(page, "Step ▶")
     assert f"All 8 slots read the same {length} tokens and compute the same numbers" in said(page)
 
 
