@@ -1,7 +1,7 @@
 """Lesson 05: what its text says is what happens, and every state of its widget is right."""
 
 import pytest
-from lesson_cells import code_cells, pictures, say, signs
+from lesson_cells import code_cells, numbers, pictures, say, signs
 from widget_numbers import EXPECTED, wrong_cells
 
 from qwenlab.teach import exploring
@@ -53,6 +53,12 @@ def test_the_steps_add_up(lesson):
 def test_one_stop_id_of_the_two_talks_on_to_the_end(lesson, capsys):
     said = say(lesson, "stop-sets", capsys)
     assert said.count("<|im_end|>") >= 4 and "A until the end of the line: 8\n" in said
+
+
+def test_a_hundred_draws_stay_among_the_tokens_that_top_k_keeps(lesson, capsys):
+    for changes, most in (((), 100), ((("top_k=0", "top_k=2"),), 2)):
+        drawn = numbers(r"drawn (\d+) times", say(lesson, "draw-python", capsys, *changes))
+        assert sum(drawn) == 100 and 1 < len(drawn) <= most
 
 
 def test_one_stream_for_all_changes_a_row_with_its_neighbours(lesson, capsys):

@@ -25,6 +25,15 @@ def first_tokens(text):
     return re.search(r"first tokens: (.+)", text)[1].split(", ")
 
 
+def test_the_first_answers_are_the_same_read_once_or_by_each_slot(lesson, capsys):
+    size = len(lesson.names["chat"]) + len(lesson.names["thought"])
+    once = lesson.say("hero-python", capsys)
+    each = lesson.say("hero-python", capsys, ("shared_prefix=None", "shared_prefix=False"))
+    (read_once, *answers), (read_each, *same) = once.splitlines(), each.splitlines()
+    assert answers == same and len(answers) == 8
+    assert read_once == f"{size - 1 + 8} tokens read" and read_each == f"{8 * size} tokens read"
+
+
 def test_a_long_prompt_is_read_once_in_place_of_eight_times(lesson, capsys):
     size = len(lesson.names["few_shot"])
     assert 800 < size < 1200

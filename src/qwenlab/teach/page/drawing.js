@@ -29,7 +29,7 @@
 //   toggle(label, checked, change), slider(label, {min, max, value}, change)     the same
 //   field(label, text, change)  one line of text; .value
 //   button(text, press, main=false)               .disable(yes), .text = "..."
-//   player({count, show, delay})                  play, pause, step back, step, for a run of
+//   player({count, show, delay, back})            play, pause, step back, step, for a run of
 //       count() steps: show(step) draws one; .go(step), .play(), .pause(), .step, .playing
 //   grid(label, {pick, steps, tight})  a rectangle of cells: see Grid
 //   bars(label, count)          as many bars of probabilities: see Bars
@@ -41,7 +41,8 @@
 // i idle, o nothing. `title` is what a pointer that rests on it is told; marked: outlined.
 // qwenlab.drawing has token_cell(tokenizer, id, real), which makes one from a token,
 // step_cell(kind, text, more), which makes one of a timeline, chat_cells(tokenizer, ids, real),
-// which makes a line from a chat, rectangle, which pads, and listed(words), "A, B and C".
+// which makes a line from a chat, rectangle, which pads, listed(words), "A, B and C", and
+// boxed(text), what stands in an answer's last box.
 
 globalThis.qwenlab = globalThis.qwenlab || {};
 
@@ -282,19 +283,21 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       this.draw([]);
     }
 
-    // bars: {text, value (0 to 1, or NaN), marked, note}; title: the caption.
+    // bars: {text, value (0 to 1, or NaN), marked, note, kind}; kind: "gone" for a token that can't
+    // be drawn, "rest" for all the others together, or both; title: the caption.
     draw(bars, title = null) {
       if (title !== null) {
         this.caption.textContent = title;
       }
       const lines = [];
       for (let i = 0; i < this.count; i++) {
-        const { text = "", value = 0, marked = false, note = "" } = bars[i] ?? {};
+        const { text = "", value = 0, marked = false, note = "", kind = "" } = bars[i] ?? {};
         const bar = element("span", { className: "qwl-bar" });
         bar.style.setProperty("--share", Number.isNaN(value) ? 0 : value);
         const percent = i >= bars.length ? "" : percentage(value);
-        const line = element("li", { className: marked ? "x" : "" });
-        const token = element("span", { className: text ? "qwl-token" : "" }, text);
+        const line = element("li", { className: `${kind}${marked ? " x" : ""}` });
+        const is_token = text !== "" && !kind.startsWith("rest");
+        const token = element("span", { className: is_token ? "qwl-token" : "" }, text);
         const said = element("span", { className: "qwl-percent" }, percent);
         line.append(token, element("span", { className: "qwl-track" }, bar), said);
         line.append(element("span", { className: "qwl-note" }, note));
@@ -321,12 +324,16 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     });
   }
 
-  // What a slot does in a step: the kind of its cell, and the sign before its text.
+  // What a slot does in a step: the kind of its cell, and the sign before its text. And how it came
+  // by a token.
   const STEP_KINDS = {
     prefill: ["f", "▸"],
     decode: ["d", ""],
     wasted: ["u", "×"],
     idle: ["i", "·"],
+    read: ["f", "▸"],
+    copied: ["a", "="],
+    sampled: ["d", ""],
   };
 
   // The cell of a timeline, as in timelines.py: what a slot does in one step.
@@ -335,7 +342,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     return { kind: style, text: sign + text, ...more };
   }
 
-  // How many row-steps of each kind, below a timeline.
+  // How many row-steps, or tokens, of each kind, below a timeline.
   class Legend {
     constructor() {
       this.root = element("div", { className: "qwl-legend" });
@@ -373,6 +380,11 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   function listed(words) {
     const last = words.at(-1) ?? "";
     return words.length > 1 ? `${words.slice(0, -1).join(", ")} and ${last}` : last;
+  }
+
+  // What stands in the last \boxed{} of an answer, or null.
+  function boxed(text) {
+    return [...text.matchAll(/\\boxed\{([^{}]*)\}/g)].at(-1)?.[1] ?? null;
   }
 
   // --- Controls --------------------------------------------------------------------------------
@@ -494,15 +506,18 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     }
   }
 
-  // Walks through a run of count() steps, 0 being the first. `show(step)` draws one.
+  // Walks through a run of count() steps, 0 being the first; Infinity while nobody knows how many.
+  // `show(step)` draws one, which then stands for delay(step) milliseconds. Without `back` there is
+  // no way back.
   class Player {
-    constructor({ count, show, delay = 350 }) {
+    constructor({ count, show, delay = () => 350, back = true }) {
       Object.assign(this, { count, show, delay });
       this.step = 0;
       this.timer = null;
       this.play_button = new Button("▶ Play", () => (this.playing ? this.pause() : this.play()));
       this.back = new Button("◀ Step back", () => this.move(-1));
       this.forward = new Button("Step ▶", () => this.move(1));
+      this.back.root.hidden = !back;
       this.place = element("output", { className: "qwl-place" });
       const parts = [this.play_button, this.back, this.forward, this.place];
       const settings = { className: "qwl-controls qwl-player", role: "group" };
@@ -514,11 +529,21 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     }
 
     go(step) {
-      this.step = Math.max(0, Math.min(step, this.count() - 1));
-      this.back.disable(this.step === 0);
-      this.forward.disable(this.step >= this.count() - 1);
-      this.place.textContent = `step ${this.step} of ${Math.max(0, this.count() - 1)}`;
+      this.step = Math.max(0, Math.min(step, this.last));
       this.show(this.step);
+      this.settle();
+    }
+
+    get last() {
+      return Math.max(0, this.count() - 1);
+    }
+
+    // Which buttons can be pressed: once a step is drawn, it may turn out to be the last.
+    settle() {
+      this.back.disable(this.step === 0);
+      this.forward.disable(this.step >= this.last);
+      const of = this.last === Infinity ? "" : ` of ${this.last}`;
+      this.place.textContent = `step ${this.step}${of}`;
     }
 
     move(change) {
@@ -528,20 +553,26 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 
     play() {
       this.pause();
-      if (this.step >= this.count() - 1) {
+      if (this.step >= this.last) {
         this.go(0);
       }
       this.play_button.text = "❚❚ Pause";
-      this.timer = setInterval(() => {
+      this.wait();
+    }
+
+    wait() {
+      this.timer = setTimeout(() => {
         this.go(this.step + 1);
-        if (this.step >= this.count() - 1) {
+        if (this.step >= this.last) {
           this.pause();
+        } else if (this.playing) {
+          this.wait();
         }
-      }, this.delay);
+      }, this.delay(this.step));
     }
 
     pause() {
-      clearInterval(this.timer);
+      clearTimeout(this.timer);
       this.timer = null;
       this.play_button.text = "▶ Play";
     }
@@ -666,6 +697,6 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   }
 
   const drawing = { element, token_text, token_cell, step_cell, chat_cells, rectangle };
-  Object.assign(drawing, { most_probable_bars, listed });
+  Object.assign(drawing, { most_probable_bars, listed, boxed });
   Object.assign(qwenlab, { widget, mount, drawing });
 })(globalThis.qwenlab);

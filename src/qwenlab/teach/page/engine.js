@@ -16,11 +16,14 @@
 //       top_k, top_p, repetition_penalty, seed; stop: an array of ids for all, null = the model's.
 //   const engine = new qwenlab.Engine(model, slots, {strategy, token_budget, chunk})
 //       engine.submit(prompt, options) -> request    (options of one request, as above)
+//       engine.add_request(request)                  queues one that was made elsewhere
 //       engine.step() -> the requests that it changed, perhaps none; engine.plan is what it did
 //       engine.has_unfinished(), engine.cancel(request), engine.run()
 //       engine.stats: step_count, sampled_tokens, prefill_tokens, padded_tokens, preempted,
 //       plans, steps (plan.slot_kinds() of each), kinds {prefill, decode, wasted, idle}: slots
 //       times steps, by use
+//   qwenlab.make_requests(model, prompts, n, options) -> requests, n for each prompt
+//   qwenlab.share(requests, n)    lets the n requests of each prompt read it once
 //   request: index, prompt, token_ids (without the stop id), logprobs, stop_id, finish_reason
 //       (null, "stop", "length", "cancelled" or "error", which `error` explains), status
 //       ("waiting", "prefill", "decode", "finished"), slot (null while it has none),
@@ -828,8 +831,13 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       const request = new_request(this.model, prompt, params, this.token_budget);
       request.index = this.scheduler.num_arrived;
       request.rng_key = [params.seed, 0, 0];
-      this.scheduler.add(request);
+      this.add_request(request);
       return request;
+    }
+
+    // Queues a request that was made elsewhere, by `make_requests`.
+    add_request(request) {
+      this.scheduler.add(request);
     }
 
     // Ends a request with "cancelled" and what it has so far.
@@ -889,12 +897,12 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     if (shared_prefix !== false) {
       share(requests, n, shared_prefix === true);
     }
-    requests.forEach((request) => engine.scheduler.add(request));
+    requests.forEach((request) => engine.add_request(request));
     engine.run();
     return { outputs: requests, stats: engine.stats };
   }
 
   Object.assign(qwenlab, { left_pad, position_ids, causal_mask, combined_mask });
   Object.assign(qwenlab, { Request, Prefix, share, Scheduler, StepPlan, Runner, Stats, Engine });
-  Object.assign(qwenlab, { generate });
+  Object.assign(qwenlab, { make_requests, generate });
 })(globalThis.qwenlab);

@@ -7,7 +7,7 @@
 (function (qwenlab) {
   "use strict";
 
-  const { element, token_cell, chat_cells, rectangle } = qwenlab.drawing;
+  const { element, token_cell, chat_cells, rectangle, boxed } = qwenlab.drawing;
   const PACE = 110; // milliseconds a step
   const CAPTION = "What the model gets → what it generates";
 
@@ -42,11 +42,6 @@
   function answer_alone(model, prompt, max_new_tokens) {
     const [{ token_ids, logprobs }] = qwenlab.generate(model, [prompt], { max_new_tokens }).outputs;
     return [token_ids, logprobs.length];
-  }
-
-  // What stands in the last \boxed{}, or null.
-  function boxed(text) {
-    return [...text.matchAll(/\\boxed\{([^{}]*)\}/g)].at(-1)?.[1] ?? null;
   }
 
   // The value of a question such as "What is 31+12-5?", or null for any other.

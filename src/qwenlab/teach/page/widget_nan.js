@@ -110,7 +110,7 @@ font-size:11px;height:22px}
           this.step = step;
           this.draw();
         },
-        delay: PACE,
+        delay: () => PACE,
       });
       this.grids = this.lines.map((line, b) => stage.grid(`Row ${b}`));
       this.out = stage.grid("What comes out");

@@ -226,6 +226,8 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 .qwl-queue .qwl-controls{gap:6px 8px}
 .qwl-queue .qwl-main{min-width:6.6em;padding:2px 8px}
 .qwl-queue .qwl-bar-of-buttons span{padding:3px 8px}
+.qwl-page .qwl-queue .qwl-player{margin:0}
+.qwl-queue .qwl-place{display:none}
 .qwl.qwl .qwl-queue .qwl-figure{min-height:142px;margin-bottom:2px}
 .qwl-queue .qwl-requests{height:calc(25px*var(--lines))}
 .qwl.qwl .qwl-queue .qwl-requests li{min-height:25px}
@@ -245,10 +247,12 @@ align-items:center}
       this.requests = []; // {name, text, arrives}, and their fields on the page
       this.results = new Map(); // steps by strategy, for these requests and slots
       this.run = null;
-      this.timer = null; // while it plays
 
-      this.play_button = stage.button("▶ Play", () => this.play_or_pause(), true);
-      this.step_button = stage.button("Step ▶", () => this.step_by_hand());
+      // Its step 0 is the queue before the first step of the engine.
+      const count = () => (this.run?.is_done() ? this.run.frames.length + 1 : Infinity);
+      const delay = () => this.delay();
+      this.player = stage.player({ count, show: (step) => this.show(step), delay, back: false });
+      this.player.play_button.root.classList.add("qwl-main");
       this.again_button = stage.button("↺", () => this.restart());
       this.again_button.root.title = "Start again";
       this.again_button.root.setAttribute("aria-label", "Start again");
@@ -272,8 +276,7 @@ align-items:center}
       prompts.forEach((text) => this.add_request(text, 0));
       this.list.style.setProperty("--lines", prompts.length); // more of them scroll
 
-      const buttons = [this.play_button, this.step_button, this.again_button];
-      const head = stage.controls(...buttons, this.strategy, this.slots);
+      const head = stage.controls(this.player, this.again_button, this.strategy, this.slots);
       stage.add(element("style", {}, STYLE), head, this.grid, this.legend, stage.sentence);
       stage.add(this.list, last);
     }
@@ -304,6 +307,7 @@ align-items:center}
       this.results.clear();
       const { name } = this.requests.at(-1);
       this.run?.send({ name, text });
+      this.player.settle();
       this.draw();
       this.list.scrollTop = this.list.scrollHeight;
       this.stage.say(`${name} joins the queue before step ${step}.`);
@@ -317,18 +321,16 @@ align-items:center}
 
     // The same requests under another strategy, at once if the reader has seen one to the end.
     switched() {
-      const go_on = this.playing || this.run?.is_done();
+      const go_on = this.player.playing || this.run?.is_done();
       this.restart();
       if (go_on) {
-        this.play();
+        this.player.play();
       }
     }
 
     restart() {
-      this.pause();
-      this.run = null;
-      this.draw();
-      this.stage.say(this.invitation());
+      this.player.pause();
+      this.player.go(0);
     }
 
     invitation() {
@@ -338,56 +340,28 @@ align-items:center}
       return `${capital(number(names.length))} requests and ${how_many} ${slots}: press Play.`;
     }
 
-    play_or_pause() {
-      if (this.playing) {
-        this.pause();
-      } else {
-        this.play();
+    delay() {
+      if (this.run === null) {
+        return 0;
       }
+      return this.run.frames.at(-1).event ? REST : PACE;
     }
 
-    get playing() {
-      return this.timer !== null;
-    }
-
-    play() {
-      if (this.run?.is_done()) {
+    // The queue, or what the next step of the engine makes of it.
+    show(step) {
+      if (step === 0) {
         this.run = null;
+        this.draw();
+        this.stage.say(this.invitation());
+        return;
       }
-      this.play_button.text = "❚❚ Pause";
-      const next = () => {
-        const frame = this.step();
-        if (frame === null || this.run.is_done()) {
-          this.pause();
-        } else {
-          this.timer = setTimeout(next, frame.event ? REST : PACE);
-        }
-      };
-      this.timer = setTimeout(next, 0);
-    }
-
-    pause() {
-      clearTimeout(this.timer);
-      this.timer = null;
-      this.play_button.text = "▶ Play";
-    }
-
-    step_by_hand() {
-      this.pause();
-      this.step();
-    }
-
-    step() {
       this.run ??= this.new_run();
       const frame = this.run.step();
-      if (frame !== null) {
-        if (this.run.is_done()) {
-          this.results.set(this.strategy.value, this.run.counts.steps);
-        }
-        this.draw();
-        this.stage.say(frame.said);
+      if (this.run.is_done()) {
+        this.results.set(this.strategy.value, this.run.counts.steps);
       }
-      return frame;
+      this.draw();
+      this.stage.say(frame.said);
     }
 
     new_run() {

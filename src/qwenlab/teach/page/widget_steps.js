@@ -231,7 +231,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       stage.root.classList.add("qwl-steps");
       // How many steps it takes is known only when every row has stopped.
       const count = () => (this.run.is_done() ? this.run.frames.length : Infinity);
-      this.player = stage.player({ count, show: (step) => this.show(step), delay: 260 });
+      this.player = stage.player({ count, show: (step) => this.show(step), delay: () => 260 });
       this.player.play_button.root.classList.add("qwl-main");
       this.pads = stage.choice("Pads", PADS, () => this.restart());
       this.grid = stage.grid("What each row samples, step by step", { steps: true });
@@ -276,7 +276,6 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       this.lines.forEach((line, b) => this.draw_line(line, frames, b));
       const astray = frames.some(({ rows }) => rows.some(({ differs }) => differs));
       this.stage.say(frames.at(-1).said, astray ? "bad" : at_end ? "good" : "");
-      this.player.forward.disable(at_end);
     }
 
     draw_rows(frames) {
