@@ -287,13 +287,12 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   const SHOWN = 3; // layers a row
   const LOWEST = -6; // power of ten of the palest distance
   const NOT_YET = { kind: "i" };
-  const TITLE =
-    "How far each memory is from the row’s memory alone (0: not at all, 1: as far as its size)";
+  const TITLE = "How far each memory is from the row alone (1: as far as its size)";
 
   const STYLE = `
 .qwl-stage.qwl-turns>*{margin-bottom:6px}
-.qwl.qwl .qwl-turns .qwl-grid :is(td,th){height:21px;padding:0 3px;font-size:11px}
-.qwl.qwl .qwl-turns .qwl-grid td{min-width:27px;box-sizing:border-box}
+.qwl.qwl .qwl-turns .qwl-grid :is(td,th){height:21px;padding:0 2px;font-size:11px}
+.qwl.qwl .qwl-turns .qwl-grid td{min-width:26px;box-sizing:border-box}
 .qwl.qwl .qwl-turns .qwl-grid tr>:is(td:nth-child(3)){border-right-width:3px}
 .qwl.qwl .qwl-talks{list-style:none;margin:8px 0 0;padding:0 2px}
 .qwl.qwl .qwl-talks li{display:grid;grid-template-columns:minmax(0,2fr) minmax(0,1fr);
@@ -306,6 +305,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 .qwl-talks .qwl-said>b{font-weight:600;white-space:nowrap}
 .qwl-turns .qwl-main{min-width:6.6em}
 .qwl-turns .qwl-place{display:none}
+.qwl-turns .qwl-player{margin:0}
 @media(max-width:600px){.qwl.qwl .qwl-talks li{grid-template-columns:minmax(0,1fr)}
   .qwl-talks .qwl-said{grid-column:1}
   .qwl.qwl .qwl-turns .qwl-sentence{min-height:7em}}
