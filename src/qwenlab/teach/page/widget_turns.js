@@ -427,6 +427,9 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   qwenlab.widget("turns", async (stage) => {
     const widget = new TurnsWidget(stage);
     [widget.model, widget.tokenizer] = await stage.bring();
+    if (linear_layers(widget.model).length === 0) {
+      throw new Error(`${stage.model} has no linear layer, and so no memory to compare`);
+    }
     widget.restart();
   });
   Object.assign(qwenlab, { TurnsRun });
