@@ -30,20 +30,29 @@ def random_checkpoint(folder: Path, like: str) -> Path:
     return folder
 
 
-def options_of(script: str) -> set[str]:
-    """The options that a widget reads."""
+def options_of(script: str) -> tuple[set[str], set[str]]:
+    """The options that a widget reads, and those of them that have a default."""
     names = set(re.findall(r"stage\.options\.(\w+)", script))
+    optional = set()
     for listed in re.findall(r"const \{([^}]*)\} = (?:this\.)?stage\.options", script):
-        names.update(part.split("=")[0].strip() for part in listed.split(","))
-    return names
+        for part in listed.split(","):
+            name, *default = map(str.strip, part.split("="))
+            names.add(name)
+            optional.update({name} if default else ())
+    return names, optional
 
 
 def test_the_table_names_every_widget_and_its_options():
+    optional = set()
     table = re.findall(r"^\| `(\w+)` \|[^|]*\|[^|]*\|([^|]*)\|$", PAGE, re.M)
     assert sorted(name for name, _ in table) == in_page.widget_names()
     for name, options in table:
         script = (in_page.FOLDER / f"widget_{name}.js").read_text(encoding="utf-8")
-        assert set(re.findall(r"`(\w+)`", options)) == options_of(script), name
+        names, defaults = options_of(script)
+        assert set(re.findall(r"`(\w+)`", options)) == names, name
+        optional |= defaults
+    (said,) = re.findall(r"^Only (.*) may be left out\.", PAGE, re.M)
+    assert set(re.findall(r"`(\w+)`", said)) == optional
 
 
 def test_every_function_that_the_page_names_exists():
