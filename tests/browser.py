@@ -67,13 +67,13 @@ def open_page(chromium, address: str, **options):
     return page, complaints
 
 
-def write_widget_page(folder, name: str, **options) -> str:
-    """A page that holds one widget, as the site has it, scripts and weights beside it. Its
-    address, as a file."""
+def write_widget_page(folder, name: str, on: str = "tiny", **options) -> str:
+    """A page that holds one widget on the model `on`, as the site has it, scripts and weights
+    beside it. Its address, as a file."""
     for file, script in page_scripts().items():
         (folder / file).write_text(script, encoding="utf-8")
-    model = page_model("tiny")
-    (folder / "model-tiny.js").write_text(model.script(), encoding="utf-8")
+    model = page_model(on)
+    (folder / f"model-{model.name}.js").write_text(model.script(), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QWENLAB_PAGE", "1")
         shown = model.widget(name, **options)._repr_html_()

@@ -3,14 +3,17 @@
 The JavaScript in `page/` computes what the library computes, under the same names, and the head of
 each file says what a widget may call. The weights travel as a classic script, so that a page opened
 as a file can load them: bfloat16 wherever that is exact, which holds for the shipped models, else
-float32. Live, an output brings scripts and weights along. On the site they are written once, by
-`sphinx_page`, and loaded when a widget first asks for them.
+float32. On the site they are written once, by `sphinx_page`, and loaded when a widget first asks
+for them. Live, they come in an output of their own, which is emptied as soon as the page has
+answered (`show_live`), so that a saved notebook keeps the still and not the weights.
 """
 
 import base64
+import itertools
 import json
 import os
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import lru_cache
 from html import escape
@@ -24,6 +27,7 @@ from tokenizers import Regex, normalizers
 from qwenlab.errors import QwenlabError, read_json
 from qwenlab.loading import TOKENIZER, find_checkpoint, load, shipped_folder, shipped_names
 from qwenlab.model.model import Model
+from qwenlab.teach.palette import STYLE
 from qwenlab.teach.pictures import Html, bare_html
 from qwenlab.text.tokenizer import Tokenizer
 from qwenlab.text.vocabulary import BYTE_OF
@@ -34,6 +38,8 @@ SCRIPTS = ("text.js", "model.js", "sampling.js", "engine.js", "loader.js", "draw
 MOST_BYTES = 5_000_000  # of safetensors: a page that takes longer to load is not read
 # Where the tables of Unicode differ: what these mean in a tokenizer's pattern is packed.
 CLASSES = (r"\s", r"\p{L}", r"\p{N}")
+RUN_ME = "<p>Saved without its model: run this cell, and trust the notebook, to use it here.</p>"
+_marks = itertools.count(1)
 
 
 class PageModelError(QwenlabError):
@@ -78,8 +84,13 @@ class PageModel(Html):
         return PageWidget(self, name, still, height, options)
 
     def _repr_html_(self) -> str:
-        shown = super()._repr_html_()
-        return shown + inline_scripts(self, [], "qwenlab.announce();")
+        return super()._repr_html_() + self.brings()
+
+    def _ipython_display_(self) -> None:
+        show_live(super()._repr_html_() + once_more("announce"), self.brings, self.text)
+
+    def brings(self, last: str = "") -> str:
+        return inline_scripts(self, [], f"qwenlab.announce();{last}")
 
 
 class PageWidget(Html):
@@ -94,18 +105,29 @@ class PageWidget(Html):
         self.name = name
         wide, narrow = height
         data = escape(json.dumps(options))
-        shown = bare_html(f"This picture needs scripts: {name}." if still is None else still)
-        body = (
+        self.still = bare_html(f"This picture needs scripts: {name}." if still is None else still)
+        self.opening = (
             f'<div class="qwl qwl-page" data-widget="{name}" data-model="{escape(model.name)}" '
             f'data-options="{data}" style="--qwl-wide:{wide}px;--qwl-narrow:{narrow}px">'
-            f'<div class="qwl-still">{shown}</div></div>'
         )
+        body = self.placeholder()
         super().__init__(body, f"The widget {name}, on the model {model.name} in the page.")
 
     def _repr_html_(self) -> str:
+        return super()._repr_html_() + self.brings()
+
+    def _ipython_display_(self) -> None:
+        kept = STYLE + self.placeholder(RUN_ME) + once_more("mount_all")
+        show_live(kept, self.brings, self.text)
+
+    def placeholder(self, note: str = "") -> str:
+        """The still, and a note that goes with it when the widget comes."""
         style = (FOLDER / "drawing.css").read_text(encoding="utf-8")
-        shown = f"<style>{style}</style>{super()._repr_html_()}"
-        return shown + inline_scripts(self.model, [self.name], "qwenlab.mount_all();")
+        shown = f'<div class="qwl-still">{self.still}{note}</div>'
+        return f"<style>{style}</style>{self.opening}{shown}</div>"
+
+    def brings(self, last: str = "") -> str:
+        return inline_scripts(self.model, [self.name], f"qwenlab.mount_all();{last}")
 
 
 def inline_scripts(model: PageModel, widgets: list[str], last: str) -> str:
@@ -114,6 +136,57 @@ def inline_scripts(model: PageModel, widgets: list[str], last: str) -> str:
         return ""
     scripts = [*page_scripts(widgets).values(), model.script(), last]
     return "".join(f"<script>{script}</script>" for script in scripts)
+
+
+def once_more(call: str) -> str:
+    """For an output that is shown again in a page that has the scripts already."""
+    return f"<script>globalThis.qwenlab?.{call}?.();</script>"
+
+
+def show_live(kept: str, brings: Callable[[str], str], text: str) -> None:
+    """Shows what a notebook keeps, and in an output beside it the scripts, until they have run.
+
+    kept: HTML. brings(last): HTML with scripts and weights, the call `last` behind them. A page can
+    answer its kernel by pressing a button of ipywidgets, here a hidden one: then the output with
+    the scripts is emptied, so that none of it is saved. Where nobody answers, without ipywidgets
+    and in Colab (not tried), it stays, and the notebook is larger. Raises NotImplementedError,
+    which makes IPython take `_repr_html_`, without a kernel and while the site is built.
+    """
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if os.environ.get("QWENLAB_PAGE") or getattr(shell, "kernel", None) is None:
+        raise NotImplementedError
+    from IPython.display import display
+
+    display(html_output(kept, text), raw=True)
+    button = None if "google.colab" in sys.modules else answer_button()
+    if button is None:
+        display(html_output(brings("")), raw=True)
+        return
+    mark = f"qwl-came-{os.getpid()}-{next(_marks)}"
+    button.add_class(mark)
+    asked = display(button, display_id=True)
+    html = brings(f'qwenlab.answer("{mark}");')
+    brought = display(html_output(html), raw=True, display_id=True)
+
+    def empty(_button: Any) -> None:
+        for output in (brought, asked):
+            output.update(html_output(""), raw=True)
+        button.close()
+
+    button.on_click(empty)
+
+
+def html_output(html: str, text: str = "") -> dict[str, str]:
+    return {"text/html": html, "text/plain": text}
+
+
+def answer_button() -> Any:
+    """A hidden button, or None without ipywidgets."""
+    try:
+        from ipywidgets import Button, Layout
+    except ImportError:
+        return None
+    return Button(layout=Layout(display="none"))
 
 
 def page_model(name) -> PageModel:

@@ -6,6 +6,8 @@
 //   qwenlab.bring(name)   promises [model, tokenizer]; scripts and weights come with the first call
 //   qwenlab.announce()    says in the outputs of page_model whether their models have come
 //   qwenlab.mount_all()   puts a widget into each placeholder, once that comes into view
+// What an output of a notebook calls last:
+//   qwenlab.answer(mark)  tells its kernel that all has come, by pressing the button of that class
 
 globalThis.qwenlab = globalThis.qwenlab || {};
 
@@ -77,6 +79,16 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     }
   }
 
+  // The button is made by ipywidgets, which takes a moment; where there is none, nothing happens.
+  function answer(mark, tries = 100) {
+    const button = document.querySelector(`.${mark}`);
+    if (button) {
+      button.click();
+    } else if (tries > 0) {
+      setTimeout(() => answer(mark, tries - 1), 300);
+    }
+  }
+
   async function mount_one(placeholder) {
     try {
       if (source) {
@@ -95,5 +107,5 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     addEventListener("DOMContentLoaded", announce);
     addEventListener("DOMContentLoaded", mount_all);
   }
-  Object.assign(qwenlab, { bring, announce, mount_all });
+  Object.assign(qwenlab, { bring, announce, mount_all, answer });
 })(globalThis.qwenlab);
