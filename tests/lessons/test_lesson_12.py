@@ -9,7 +9,7 @@ import pytest
 from helpers import count
 from lesson_cells import lesson_of_a_page, numbers, pictures
 from widget_numbers import EXPECTED, wrong_cells
-from widget_votes import contested, sampled, tally
+from widget_votes import PROBLEMS, contested, sampled, tally
 
 from qwenlab.evaluation import majority_vote
 from qwenlab.exercises.lesson_12 import pass_at_k, vote_of
@@ -19,7 +19,10 @@ COUNTS = [1, 2, 4, 8, 16]
 
 @pytest.fixture(scope="module")
 def lesson():
-    return lesson_of_a_page("12-self-consistency", until="accuracy-curve")
+    lesson = lesson_of_a_page("12-self-consistency", until="accuracy-curve")
+    for cell in ("against-greedy", "paired"):  # the cells before them only measure
+        exec(lesson.sources[cell], lesson.names)
+    return lesson
 
 
 def test_the_samples_are_those_that_each_prompt_gives_by_itself(lesson):
@@ -29,7 +32,7 @@ def test_the_samples_are_those_that_each_prompt_gives_by_itself(lesson):
 
 def test_single_samples_scatter(lesson):
     singles = lesson.names["singles"]
-    right = [sum(line[k] == gold for gold, line in sampled()) / 64 for k in range(16)]
+    right = [sum(line[k] == gold for gold, line in sampled()) / PROBLEMS for k in range(16)]
     assert singles == pytest.approx(right) and max(singles) - min(singles) > 0.1
 
 
@@ -50,7 +53,7 @@ def test_the_vote_of_16_gains_and_the_vote_of_2_hardly(lesson):
     assert plain[16] - single >= 0.12 and plain[2] - plain[1] < 0.05
     for n in COUNTS:
         assert plain[n] == pytest.approx(
-            sum(tally(line[:n])[1] == gold for gold, line in sampled()) / 64
+            sum(tally(line[:n])[1] == gold for gold, line in sampled()) / PROBLEMS
         )
         assert plain[n] == worth[n][1] <= worth[n][2]
     assert all(worth[n][2] - plain[n] > 0.1 for n in (2,))
@@ -60,12 +63,62 @@ def test_the_library_votes_the_same(lesson, capsys):
     assert "same votes as ours in 16 of 16 problems" in lesson.say("library", capsys)
 
 
-def test_greedy_is_about_as_good_as_the_vote_and_sampling_is_worse(lesson, capsys):
-    said = lesson.say("loses-greedy", capsys)
-    greedy, warm, single, warm_vote, vote = numbers(r"answers  ([\d.]+)", said)
-    low, high = re.search(r"greedy .+\(([\d.]+) to ([\d.]+)\)", said).groups()
-    assert float(low) <= vote <= float(high) and float(low) <= warm_vote <= float(high)
-    assert single < warm < greedy and single == pytest.approx(lesson.names["single"], abs=1e-3)
+def chance(won, lost):
+    """How often coins split at least as unevenly, counted over all of their outcomes."""
+    outcomes = [1]  # by how many heads they have
+    for _ in range(won + lost):
+        outcomes = [one + two for one, two in zip([0, *outcomes], [*outcomes, 0], strict=True)]
+    uneven = 0
+    for heads, count_of_heads in enumerate(outcomes):
+        if abs(heads - (won + lost - heads)) >= abs(won - lost):
+            uneven += count_of_heads
+    return uneven / sum(outcomes)
+
+
+def compared(said):
+    """(won, lost, points, p, verdict) of each comparison that a cell printed."""
+    pattern = r"right: (\d+), .+right: (\d+)\n([+-]\d+) points, p = ([\d.e-]+), (.+)"
+    found = re.findall(pattern, said)
+    return [(int(won), int(lost), int(gain), float(p), word) for won, lost, gain, p, word in found]
+
+
+def test_the_vote_beats_greedy_where_the_base_model_takes_its_short_cut(lesson, capsys):
+    said = lesson.say("against-greedy", capsys)
+    greedy, warm, single, warm_vote, vote = numbers(r"answers +([\d.]+)", said)
+    assert single < warm < vote and greedy < min(vote, warm_vote)
+    assert single == pytest.approx(lesson.names["single"], abs=1e-3)
+    comparisons = compared(lesson.say("paired", capsys))
+    for accuracy, (won, lost, gain, p, word) in zip((vote, warm_vote), comparisons, strict=True):
+        assert gain == pytest.approx(100 * (accuracy - greedy), abs=0.6)
+        assert gain == pytest.approx(100 * (won - lost) / PROBLEMS, abs=0.51)
+        assert p == pytest.approx(chance(won, lost), rel=0.06)
+        assert p < 0.05 and word == "more than chance"
+
+
+@pytest.mark.parametrize(("won", "lost"), [(0, 0), (1, 0), (3, 3), (0, 5), (1, 6), (12, 3)])
+def test_the_sign_test_counts_what_coins_do(lesson, capsys, won, lost):
+    golds = [problem.answer for problem in lesson.names["problems"]]
+    ones = [None] * lost + golds[lost:]
+    twos = golds[:lost] + [None] * won + golds[lost + won :]
+    lesson.names["compare"](ones, twos)
+    ((*sides, _, p, word),) = compared(capsys.readouterr().out)
+    assert sides == [won, lost] and p == pytest.approx(chance(won, lost), rel=0.06)
+    assert word == ("more than chance" if chance(won, lost) < 0.05 else "may be chance")
+
+
+def test_greedy_begins_with_the_short_cut_and_most_samples_do_not(lesson, capsys):
+    greedy, sample = lesson.say("ways", capsys).split("one sample")
+    (quick,) = numbers(r"(\d+)  quick", greedy)
+    (rarely,) = numbers(r"(\d+)  quick", sample)
+    assert quick > 0.9 * PROBLEMS and 0 < rarely < 0.5 * PROBLEMS
+    assert sample.index("quick") < sample.index("in order")  # still the most frequent way
+
+
+def test_where_greedy_takes_no_short_cut_a_vote_gains_nothing(lesson, capsys):
+    said = lesson.say("loses-other", capsys)
+    greedy, single = numbers(r"(?:greedy|sample) (\d\.\d+)", said)
+    ((_, _, gain, _, word),) = compared(said)
+    assert single < greedy - 0.1 and abs(gain) < 5 and word == "may be chance"
 
 
 def test_at_temperature_0_all_samples_are_equal(lesson, capsys):
@@ -78,7 +131,8 @@ def test_some_votes_are_wrong_though_samples_are_right(lesson, capsys):
     lost = [
         i for i, (gold, line) in enumerate(sampled()) if gold in line and tally(line)[1] != gold
     ]
-    assert [int(number) for number in numbers(r"problem (\d+):", said)] == lost != []
+    assert [int(number) for number in numbers(r"problem (\d+):", said)] == lost[:4]
+    assert numbers(r"(\d+) of", said)[-1] == len(lost) >= 4
 
 
 def test_sixteen_at_once_take_a_fraction_of_the_steps_of_one_by_one(lesson, capsys):
