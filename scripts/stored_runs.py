@@ -2,7 +2,8 @@
 
 Two random models of some thousand parameters, one per family, evaluate, vote, and learn by GRPO and
 by distillation. Each task runs twice: to its end, and until it is interrupted. Later code must
-finish an interrupted run as the first edition did, so the folders are not made again.
+finish an interrupted run as the first edition did, so the folders are not made again. Each recorded
+model keeps the first edition's tokenizer beside it; a model that is made now gets today's.
 
     OMP_NUM_THREADS=1 python scripts/stored_runs.py --out tests/recordings/runs
 """
@@ -26,7 +27,6 @@ from qwenlab.evaluation import evaluate, load_problems, self_consistency
 from qwenlab.training import distill, grpo, load_traces
 
 SMALL = {
-    "vocab_size": 471,
     "hidden_size": 8,
     "intermediate_size": 16,
     "num_hidden_layers": 2,
@@ -34,7 +34,6 @@ SMALL = {
     "num_key_value_heads": 1,
     "head_dim": 8,
     "max_position_embeddings": 256,
-    "eos_token_id": [468, 466],
 }
 SMALL_HYBRID = {
     "layer_types": ["linear_attention", "full_attention"],
@@ -118,22 +117,23 @@ class Kill(Interrupt):
 def write_model(family: str, folder: Path) -> None:
     """A random model of this family with the tokenizer of the shipped ones."""
     folder.mkdir(parents=True)
-    config = FAMILIES[family]
-    shipped = qwenlab.load("tiny", "float32", "cpu")[0].folder
+    model, tokenizer = qwenlab.load("tiny", "float32", "cpu")
+    stop_ids = sorted(model.stop_ids)
+    config = FAMILIES[family] | {"vocab_size": tokenizer.vocab_size, "eos_token_id": stop_ids}
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copyfile(shipped / name, folder / name)
+        shutil.copyfile(model.folder / name, folder / name)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    stops = {"eos_token_id": config["eos_token_id"]}
+    stops = {"eos_token_id": stop_ids}
     (folder / "generation_config.json").write_text(json.dumps(stops) + "\n")
     tensors = dict(make_model(config).named_parameters())
-    tensors["model.embed_tokens.weight"][loud_ids(folder)] *= LOUD
+    tensors["model.embed_tokens.weight"][digit_ids(folder) + stop_ids] *= LOUD
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     os.chmod(folder / "model.safetensors", 0o644)
 
 
-def loud_ids(folder: Path) -> list[int]:
+def digit_ids(folder: Path) -> list[int]:
     vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
-    return [vocabulary[digit] for digit in "0123456789"] + SMALL["eos_token_id"]
+    return [vocabulary[digit] for digit in "0123456789"]
 
 
 def write_problems(family: str, runs: Path) -> None:

@@ -9,6 +9,7 @@ import qwenlab
 from qwenlab.evaluation.arithmetic import arithmetic_problems
 
 CAP = 100
+PROBLEMS = 64
 SAMPLES = 16
 
 
@@ -18,13 +19,13 @@ def sampled():
 
     The small model writes whole numbers.
     """
-    model, tokenizer = qwenlab.load("tiny", dtype="float32")
-    problems = arithmetic_problems(64, split="held-out")
+    model, tokenizer = qwenlab.load("tiny-base", dtype="float32")
+    problems = arithmetic_problems(PROBLEMS, split="held-out")
     result = qwenlab.generate(
         model,
         [tokenizer.chat([{"role": "user", "content": problem.question}]) for problem in problems],
         n=SAMPLES,
-        seed=list(range(64)),
+        seed=list(range(PROBLEMS)),
         temperature=1.0,
         max_new_tokens=CAP,
         strategy="early-stop",
@@ -58,7 +59,7 @@ def tally(answers):
 def contested():
     """The twelve problems with fewest votes for their winner; of equal ones the first."""
     most = [max(line.count(answer) for answer in line) for _, line in sampled()]
-    return sorted(sorted(range(64), key=lambda i: (most[i], i))[:12])
+    return sorted(sorted(range(PROBLEMS), key=lambda i: (most[i], i))[:12])
 
 
 def wilson(share, n):
@@ -87,4 +88,4 @@ def votes(state):
         good[0] += sum(answer == gold for answer in line[:n]) / n
         good[1] += tally(line[:n])[1] == gold
         good[2] += gold in line[:n]
-    return [table, [[number / 64, *wilson(number / 64, 64)] for number in good]]
+    return [table, [[number / PROBLEMS, *wilson(number / PROBLEMS, PROBLEMS)] for number in good]]

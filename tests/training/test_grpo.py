@@ -259,7 +259,8 @@ def test_going_on_is_exact(problems, tmp_path, changes):
     model, metrics = results["one go"]
     assert any(record["gradient_norm"] for record in metrics)
     if "kl" in changes:
-        assert metrics[-1]["divergence"] > 0
+        resumed = [record["divergence"] for record in metrics[2:]]
+        assert max(resumed) > 0  # 0 in a step whose groups are all without variance
     for other, records in results.values():
         assert records == metrics and all(map(torch.equal, model.parameters(), other.parameters()))
     loaded, _ = qwenlab.load(last_checkpoint(tmp_path / "two"), torch.float32, "cpu")

@@ -60,7 +60,7 @@ def load_problems(
       Python writes it; `unique_id`, a string or whole number, is optional.
 
     instruction: what each prompt says after the problem. None takes the set's own: nothing for the
-    two tiny sets, because the shipped models were trained without one, and "put your final answer
+    two tiny sets, because the shipped models box their answers unasked, and "put your final answer
     within \boxed{}" for everything else. Raises ProblemError in one line that names the file and
     the line or entry, ValueError for a limit under 1.
     """
