@@ -102,18 +102,19 @@ def test_advantages_are_the_hand_worked_ones(lesson):
 
 def test_the_mask_holds_exactly_what_was_sampled(lesson):
     names = lesson[1]
-    ids = names["ids"]
-    real = names["real"]
-    completion = names["completion"]
-    stops = set(names["stop_ids"])
-    assert names["pad_id"] in stops
+    assert names["pad_id"] in names["stop_ids"]
+    lengths = sorted(names["sampled"])
+    some_are_cut = names["roll"](names["chosen"], max_new_tokens=lengths[len(lengths) // 2])
     kinds = set()
-    for row, request in enumerate(names["rollouts"]):
-        answer = ids[row][completion[row]].tolist()
-        kinds.add(request.stop_id)
-        assert answer == request.token_ids + ([] if request.stop_id is None else [request.stop_id])
-        assert ids[row][real[row]].tolist() == request.prompt + answer
-    assert None in kinds and len(kinds) >= 2  # answers that stopped, and one that was cut off
+    for requests in (list(names["rollouts"]), list(some_are_cut)):
+        ids, real, completion = names["rectangle"](requests)
+        for row, request in enumerate(requests):
+            answer = ids[row][completion[row]].tolist()
+            kinds.add(request.stop_id)
+            stop = [] if request.stop_id is None else [request.stop_id]
+            assert answer == request.token_ids + stop
+            assert ids[row][real[row]].tolist() == request.prompt + answer
+    assert None in kinds and len(kinds) >= 2  # answers that stopped, and some that were cut off
 
 
 def test_rescoring_is_the_librarys(lesson):
@@ -233,12 +234,13 @@ def test_the_short_run_learns_and_the_long_one_can_be_switched_on(lesson, capsys
     assert last > first + 0.03
     exec(sources["long-cell"], names)
     assert capsys.readouterr().out.startswith("Off.")
-    source = (
-        sources["long-cell"]
-        .replace("LONG = False", "LONG = True")
-        .replace("MINUTES = 5", "MINUTES = 1e-5")
-    )
-    exec(source.replace("range(3)", "range(1)"), names)
+    source = sources["long-cell"]
+    hasty = {"LONG = False": "LONG = True", "range(3)": "range(1)"}
+    hasty['STEPS = len(long_run["runs"][0]["metrics"]["reward"])'] = "STEPS = 1"
+    for old, new in hasty.items():
+        assert source.count(old) == 1
+        source = source.replace(old, new)
+    exec(source, names)
     assert re.search(r"seed 0: temperature 1 [\d.]+%, greedy [\d.]+%", capsys.readouterr().out)
 
 
@@ -287,6 +289,50 @@ def test_the_stored_results_are_of_the_lessons_settings_and_whole(lesson):
             max(run["metrics"]["ratio"]) < 1e-4
         )  # nothing was trained on that the model hadn't said
     assert [line["rows"] for line in held["speed"]["speed"]] == list(stored_grpo.BATCHES)
+
+
+def usual_runs():
+    runs = stored("grpo")["runs"]
+    rate = min(run["lr"] for run in runs)
+    return [run for run in runs if run["lr"] == rate]
+
+
+def test_the_counts_of_the_ways_are_those_of_the_accuracies():
+    for run in stored("grpo")["runs"]:
+        for tested in (run["before"], run["after"]):
+            for kind in ("sampled", "greedy"):
+                counts = tested["ways"][kind].values()
+                right = sum(count["right"] for count in counts)
+                assert sum(count["answers"] for count in counts) == run["problems"]
+                assert right / run["problems"] == pytest.approx(tested[kind])
+
+
+def test_the_two_parts_of_the_gain_add_up_to_it(lesson, capsys):
+    said = say(lesson, "long-ways", capsys)
+    parts = [float(found) for found in re.findall(r": +([+-][\d.]+) points", said)]
+    gains = [run["after"]["sampled"] - run["before"]["sampled"] for run in usual_runs()]
+    assert len(parts) == 2
+    assert sum(parts) == pytest.approx(100 * sum(gains) / len(gains), abs=0.11)
+    for way in stored_grpo.WAYS:
+        (found,) = [line for line in said.splitlines() if line.strip().startswith(way)]
+        shares = []
+        for when in ("before", "after"):
+            counts = [run[when]["ways"]["sampled"] for run in usual_runs()]
+            answers = sum(count[way]["answers"] for count in counts)
+            shares.append(f"{answers / sum(run['problems'] for run in usual_runs()):.0%}")
+        assert re.findall(r"\d+%", found)[:2] == shares
+
+
+def test_the_model_leaves_its_short_cut_and_greedy_decoding_does_so_in_a_jump():
+    for run in usual_runs():
+        short = stored_grpo.SHORT_CUT
+        for kind in ("sampled", "greedy"):
+            before, after = (run[when]["ways"][kind] for when in ("before", "after"))
+            assert after[short]["answers"] < 0.5 * before[short]["answers"]
+        rises = {}
+        for kind in ("sampled", "greedy"):
+            rises[kind] = max(later - now for now, later in itertools.pairwise(run["tests"][kind]))
+        assert rises["greedy"] > rises["sampled"]
 
 
 def test_an_unknown_name_lists_those_there_are():

@@ -64,9 +64,10 @@ def test_prompts_and_pads_drown_the_answers(lesson, capsys):
     assert numbers(said, "cosine of the whole gradient with the answers' own:")[0] < 0.3
 
 
-def test_a_loss_on_everything_makes_answers_worse(lesson):
+def test_a_loss_on_everything_brings_the_answers_far_less(lesson):
     before, everything, answers = lesson.names["unseen_loss"].values()
-    assert everything > 1.1 * before and answers < before
+    assert answers < before
+    assert before - everything < 0.6 * (before - answers)
 
 
 def test_a_row_without_an_answer_spoils_every_weight(lesson, capsys):
@@ -112,25 +113,26 @@ def test_no_cut_changes_the_gradient_but_means_of_means_do(lesson):
     assert len(apart) == 4 and max(apart.values()) <= 1e-5
 
 
-def random_rows(draw):
+def random_rows(draw, pad_id, stop_id):
     rows = []
     for _ in range(draw.randint(1, 5)):
-        ids = [draw.choice([5, 6, 7, 466, 468]) for _ in range(draw.randint(2, 12))]
+        ids = [draw.choice([5, 6, 7, pad_id, stop_id]) for _ in range(draw.randint(2, 12))]
         rows.append(Row(ids, draw.randint(1, len(ids) - 1)))
     return rows
 
 
 def test_plain_batches_and_the_exercise_are_the_library_s(lesson):
     draw = random.Random(14)
+    pad_id = lesson.names["pad_id"]
     for _ in range(count(20, 500)):
-        rows = random_rows(draw)
-        input_ids, _, wanted = rectangle(rows, 466)
+        rows = random_rows(draw, pad_id, lesson.names["stop_id"])
+        input_ids, _, wanted = rectangle(rows, pad_id)
         ids, targets, counts = lesson.names["plain_batch"](rows)
         assert (
             ids.equal(input_ids) and targets.equal(input_ids[:, 1:]) and counts.equal(wanted[:, 1:])
         )
         lengths = [len(row.ids) for row in rows]
-        assert answer_mask(ids, [row.prompt for row in rows], lengths, 466).equal(counts)
+        assert answer_mask(ids, [row.prompt for row in rows], lengths, pad_id).equal(counts)
 
 
 def test_the_exercises_agree_with_the_lesson(lesson):

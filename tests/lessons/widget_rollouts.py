@@ -13,6 +13,7 @@ NAMES = {
     "share cut off": ("metrics", "cut_off"),
     "unseen, temperature 1": ("tests", "sampled"),
     "unseen, greedy": ("tests", "greedy"),
+    "unseen, short cut": ("tests", "short_cut"),
 }
 
 
