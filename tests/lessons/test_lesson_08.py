@@ -54,8 +54,12 @@ def test_the_examples_of_the_long_prompt_are_solved_rightly(lesson):
 
 
 def test_the_first_token_drawn_once_is_everybody_s_first_token(lesson, capsys):
-    assert signs(lesson.say("first-token-once", capsys)) == "=-------"
-    assert len(first_tokens(lesson.say("first-token-once", capsys))) == 1
+    said = lesson.say("first-token-once", capsys)
+    (first,) = first_tokens(said)
+    alike = [lesson.names["text"](ids[:1]) == first for ids in lesson.names["each"]]
+    right = [sign == "=" for sign in signs(said)]
+    assert right[0] and right.count(False) > len(right) // 2
+    assert all(begins for begins, same in zip(alike, right, strict=True) if same)
     assert len(first_tokens(lesson.say("plain", capsys))) >= 3
 
 
