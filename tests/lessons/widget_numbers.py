@@ -152,10 +152,11 @@ def microscope(state):
 # --- 05-batched-generation: who says what at which step ---
 
 QUESTIONS = {
-    "What is 2*44?": "2*44=",
-    "44-33=?": "44-33=",
-    "34+17?": "34+17=",
-    "Tom has 14 apples and buys 23 more. He gives 9 away. How many are left?": "14+23=",
+    "6*12?": "10*6=",
+    "34+17?": "",
+    "Solve x+7=12.": "",
+    "Tom has 14 apples and buys 23 more. He gives 9 away. How many are left? "
+    "Please reason step by step, and put your final answer within \\boxed{}.": "14+23=",
 }
 
 

@@ -16,7 +16,8 @@ from qwenlab.teach import fixed_slots, timeline
 pytestmark = pytest.mark.browser
 
 POOL = ["Multiply 3 by 14.", "2+2?", "What is 7*8?", "6*12?", "8+1?", "9+9+9?", "44-33=?", "34+17?"]
-BATCH = ["Anna has 30 eggs. She sells 12. How many are left?", "34+17?", "44-33=?"]
+INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
+BATCH = [f"Anna has 30 eggs. She sells 12. How many are left? {INSTRUCTION}", "34+17?", "44-33=?"]
 STRATEGIES = ["static", "early-stop", "continuous"]
 MOST = 48  # new tokens in the widgets
 LESSONS = ("05-batched-generation", "06-early-stop", "07-continuous-batching")

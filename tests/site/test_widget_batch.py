@@ -13,7 +13,7 @@ from qwenlab.teach.in_page import page_model
 
 pytestmark = pytest.mark.browser
 
-PROMPTS = ["9-4=?", "7*8?", "20-7+5?", "Compute 31+12-5."]
+PROMPTS = ["2+2?", "7*8?", "9*9=?", "Compute 31+12-5."]
 OTHERS = ["2 friends share 98 coins. How many does each get?", "6+6?", "What is 12*3?", "8?"]
 MOST = 60  # new tokens
 OVER = "/answers (is|are)/.test(document.querySelector('.qwl-sentence').textContent)"
