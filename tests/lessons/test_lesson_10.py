@@ -28,17 +28,12 @@ def test_zeroing_is_right_for_one_turn_and_wrong_for_two(lesson, capsys):
     )
 
 
-def test_the_words_after_the_sum_are_lost(lesson, capsys):
-    """What stood in the second turn is known, what stood in the first is not.
-
-    Alone and mended, both are.
-    """
+def test_a_follow_up_behind_zeroed_pads_is_answered_wrongly(lesson, capsys):
+    """Alone, both follow-ups get the right answer, which goes on from that of turn 1."""
     said = lesson.say("naive-words", capsys)
     assert re.findall("same words|OTHER WORDS", said) == ["OTHER WORDS", "same words"]
-    assert (
-        re.findall(r"(\d+)⏎", said)[0] == "44"
-        and said.count("boxed{25}") == said.count("boxed{51}") == 1
-    )
+    here, alone, other = numbers(r"boxed\{(\d+)\}", said)
+    assert here != alone == 6 + 38 - 41 + 33 and other == 12 + 34 + 5 + 9
 
 
 def test_a_zeroed_pad_fades_writes_and_fills_the_window(lesson):
@@ -86,7 +81,8 @@ def test_breaking_shows_what_the_text_says(lesson, capsys, cure):
         ", ".join(f'"{c}"' for c in ("decay", "beta", "window") if c != cure) + "}",
     )
     found = gaps(lesson.say("break-me", capsys, without))
-    assert min(found[2, 0]) > 1e-4 and (max(found[2, 1]) < 1e-5) == (cure == "decay")
+    logits, _, memory = found[2, 0]  # a window shows earlier layers only, at its last tokens
+    assert min(logits, memory) > 1e-4 and (max(found[2, 1]) < 1e-5) == (cure == "decay")
     zeroed = (without[0], without[1].replace("}", ', "zero inputs"}'))
     found = gaps(lesson.say("break-me", capsys, zeroed))
     wrong = found.pop((2, 0))

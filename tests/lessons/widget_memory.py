@@ -86,10 +86,12 @@ def ask(lines, key):
 def talk():
     """The hybrid, its state after row 0's first turn, the second turn's ids and right logits."""
     model, tokenizer = qwenlab.load("tiny-hybrid", dtype="float32")
-    question = "Tom has 6 apples and buys 38 more. He gives 19 away. How many are left?"
+    question = "Tom has 6 apples and buys 38 more. He gives 41 away. How many are left?"
+    asked = tokenizer.chat([{"role": "user", "content": question}])
+    first = asked + qwenlab.generate(model, [asked], max_new_tokens=48).token_ids[0]
     state = model.new_state(1)
-    model(torch.tensor([tokenizer.chat([{"role": "user", "content": question}])]), state=state)
-    second = torch.tensor([[tokenizer.control["<think>"], *tokenizer.encode("\n6+38=")]])
+    model(torch.tensor([first]), state=state)
+    second = torch.tensor([tokenizer.next_turn("Then plus 33?")])
     return model, state, second, model(second, state=state.snapshot(), last_only=True)[0]
 
 

@@ -20,8 +20,8 @@ CURES = {
     "unmasked": {"keys", "positions"},
     "exact": {"keys", "positions", "window", "decay", "beta"},
 }
-OTHERS = [("What is 40-15+8?", "40-15=25\n25+8="), ("7*8?", "7*8")]
-MOST = 32  # new tokens
+OTHERS = [("What is 40-15+8?", "Now subtract 4."), ("7*8?", "What do you get if you add 9?")]
+MOST = 48  # new tokens
 SIZES = {DESK: (DESK, 800), TELEPHONE: (TELEPHONE, 844)}
 
 
@@ -141,10 +141,10 @@ def plain_code(names):
 
 
 def set_case(page, talks, mode: str) -> None:
-    for row, (question, begun) in enumerate(talks):
+    for row, (question, then) in enumerate(talks):
         name = "AB"[row]
         page.get_by_label(f"Turn 1 of row {name}").fill(question)
-        page.get_by_label(f"Turn 2 of row {name}").fill(begun.replace("\n", "⏎"))
+        page.get_by_label(f"Turn 2 of row {name}").fill(then)
     page.locator(".qwl-stage:not([data-busy])").wait_for()
     page.locator(f"input[value={mode}]").check()
 
@@ -266,7 +266,7 @@ def test_by_keyboard_one_column_at_a_time_and_back(page, names):
 
 
 def test_without_pads_it_says_so(page):
-    set_case(page, [("2+2?", "2+2="), ("2+2?", "2+2=")], "zeroed")
+    set_case(page, [("2+2?", "Then plus 3?"), ("2+2?", "Then plus 3?")], "zeroed")
     assert "none has pads" in sentence(page)
     go_to_end(page)
     assert "bit for bit" in sentence(page)

@@ -2,7 +2,8 @@
 // tokens has pads, and the reader chooses what these do to its memory.
 //
 //   const run = new qwenlab.TurnsRun(model, tokenizer, talks, pads)
-//       talks: [[question, start of the answer], ...], one a row; pads: one of
+//       talks: [[question, follow-up], ...], one a row. Turn 1 is a question with the answer that
+//       the model gives to it alone, turn 2 is what is asked then. pads: one of
 //         "exact"     log-decay 0 and beta 0 at a pad, as in the library: nothing moves
 //         "zeroed"    a pad's input to each linear layer is zeroed: decay and beta still act
 //         "unmasked"  the linear layers read a pad like any token
@@ -18,17 +19,11 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 (function (qwenlab) {
   "use strict";
 
-  const MOST = 32; // new tokens that an answer may have
+  const MOST = 48; // new tokens that an answer may have
 
   const range = (end) => Array.from({ length: end }, (_, i) => i);
 
   // --- The run, without a page -------------------------------------------------------------------
-
-  // The ids of a question, and of the beginning of its answer.
-  function turns_of(tokenizer, [question, begun]) {
-    const asked = tokenizer.chat([{ role: "user", content: question }]);
-    return [asked, [tokenizer.control.get("<think>"), ...tokenizer.encode(`\n${begun}`)]];
-  }
 
   function linear_layers(model) {
     return range(model.layers.length).filter((n) => model.layers[n].is_linear);
@@ -59,6 +54,14 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       next = qwenlab.argmax(logits);
     }
     return ids;
+  }
+
+  // The ids of a question with the answer of the row alone, and of what is asked then.
+  function turns_of(model, tokenizer, [question, then]) {
+    const asked = tokenizer.chat([{ role: "user", content: question }]);
+    const state = model.new_state(1);
+    const [logits] = model.forward([asked], { state, last_only: true });
+    return [[...asked, ...go_on(model, state, logits)], tokenizer.next_turn(then)];
   }
 
   // One talk without neighbours: its memories after turn 1 and after each token of turn 2, and its
@@ -98,7 +101,11 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   class TurnsRun {
     constructor(model, tokenizer, talks, pads, known = new Map()) {
       Object.assign(this, { model, tokenizer, pads });
-      const turns = talks.map((talk) => turns_of(tokenizer, talk));
+      const turns = talks.map((talk) => {
+        const key = JSON.stringify(talk);
+        known.set(key, known.get(key) ?? turns_of(model, tokenizer, talk));
+        return known.get(key);
+      });
       this.rectangles = [0, 1].map((number) => {
         const both = turns.map((ids) => ids[number]);
         return qwenlab.left_pad(both, tokenizer.pad_id);
@@ -327,18 +334,18 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       stage.add(element("style", {}, STYLE), controls, this.grid, stage.sentence, this.list);
     }
 
-    add_line([question, begun], row) {
+    add_line([question, then], row) {
       const later = () => this.restart_later();
       const asked = this.stage.field(name_of(row), question, later);
-      const start = this.stage.field("turn 2", begun.replaceAll("\n", "⏎"), later);
+      const next = this.stage.field("turn 2", then, later);
       asked.input.setAttribute("aria-label", `Turn 1 of row ${name_of(row)}: a question`);
-      const what = `Turn 2 of row ${name_of(row)}: the start of the answer`;
-      start.input.setAttribute("aria-label", what);
+      const what = `Turn 2 of row ${name_of(row)}: what is asked then`;
+      next.input.setAttribute("aria-label", what);
       const verdict = element("b");
       const answer = this.stage.answer();
       const said = element("span", { className: "qwl-said" }, verdict, answer);
-      this.list.append(element("li", {}, asked, start, said));
-      return { asked, start, verdict, answer };
+      this.list.append(element("li", {}, asked, next, said));
+      return { asked, next, verdict, answer };
     }
 
     // Once nobody has typed for a moment.
@@ -354,9 +361,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     // Other talks or pads: both turns once more, shown after the first.
     restart() {
       this.player.pause();
-      const talks = this.lines.map(({ asked, start }) => {
-        return [asked.value, start.value.replaceAll("⏎", "\n")]; // a field holds one line
-      });
+      const talks = this.lines.map(({ asked, next }) => [asked.value, next.value]);
       const { model, tokenizer, known } = this;
       this.run = new TurnsRun(model, tokenizer, talks, this.pads.value, known);
       this.player.go(0);
@@ -391,7 +396,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
         const text = folded ? "⋯" : real[row][t] ? cell.text : "pad";
         return { ...cell, text, marked: t === step - 1 };
       });
-      const first = { kind: "t", text: many(turns[0].length, "token"), title: "turn 1" };
+      const first = { kind: "t", text: many(turns[0].length, "token"), title: this.tokenizer.decode(turns[0]) };
       const before = { kind: "p", text: many(pads[0], "pad"), title: "turn 1" };
       return [pads[0] > 0 ? before : null, first, ...second];
     }
