@@ -76,7 +76,7 @@ def test_options_reach_the_training(tmp_path, capsys, monkeypatch):
         "--updates",
         2,
     ]
-    given += ["--warm-up", 5]
+    given += ["--warm-up", 5, "--decay-steps", 9]
     given += ["--averaging", "fixed", "--no-thinking", "--plain", "--seed", 4, "--save-every", 3]
     (tmp_path / "run").mkdir()
     status, _, _ = grpo(capsys, tmp_path, "--data", "tiny-train", *given)
@@ -92,6 +92,7 @@ def test_options_reach_the_training(tmp_path, capsys, monkeypatch):
         },
         **{
             "warm_up": 5,
+            "decay_steps": 9,
             "minutes": 2.5,
             "temperature": 0.7,
             "clip_ratio": 0.1,

@@ -776,7 +776,7 @@ REFUSED = {
     "added words": lambda folder: break_tokenizer(
         folder,
         lambda spec: spec["added_tokens"].append(
-            {**spec["added_tokens"][0], "id": 471, "content": "word", "special": False}
+            {**spec["added_tokens"][0], "id": 600, "content": "word", "special": False}
         ),
     ),
 }

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.browser
 PROMPT = "48+13+27+36=?"
 MOST = 60  # new tokens in the widgets
 OPTIONS = {
-    "answers": {"prompt": PROMPT, "n": 8, "height": (459, 660)},
+    "answers": {"prompt": PROMPT, "n": 8, "height": (463, 664)},
     "sampling": {"prompt": PROMPT, "height": (630, 760)},
 }
 

@@ -277,5 +277,5 @@ def test_live_an_output_brings_all_that_it_needs(chromium, tmp_path, monkeypatch
 
 
 def test_a_widget_that_does_not_exist_is_refused():
-    with pytest.raises(ValueError, match="no widget 'bach', expected one of batch, "):
+    with pytest.raises(ValueError, match="no widget 'bach', expected one of answers, batch, "):
         page_model("tiny").widget("bach")

@@ -396,7 +396,8 @@ globalThis.qwenlab = globalThis.qwenlab || {};
         const text = folded ? "⋯" : real[row][t] ? cell.text : "pad";
         return { ...cell, text, marked: t === step - 1 };
       });
-      const first = { kind: "t", text: many(turns[0].length, "token"), title: this.tokenizer.decode(turns[0]) };
+      const title = this.tokenizer.decode(turns[0]);
+      const first = { kind: "t", text: many(turns[0].length, "token"), title };
       const before = { kind: "p", text: many(pads[0], "pad"), title: "turn 1" };
       return [pads[0] > 0 ? before : null, first, ...second];
     }
