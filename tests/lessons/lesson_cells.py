@@ -6,6 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
+from executed import executed, text_of
 from helpers import FULL
 
 from qwenlab.bench.timing import alternate
@@ -74,6 +75,7 @@ class Lesson:
     """A lesson's code cells, run by their id in one namespace."""
 
     def __init__(self, name, until):
+        self.name = name
         self.sources = code_cells(name)
         self.widgets = []
         self.names = {"record": self.record}
@@ -97,6 +99,13 @@ class Lesson:
         exec(source, dict(self.names))
         assert self.names["model"].attention == "sdpa"
         return capsys.readouterr().out
+
+    def shown(self, cell):
+        """What the lesson's page shows of a cell: the same as `say` without running it again."""
+        for kept in executed(NOTEBOOKS / f"{self.name}.ipynb").cells:
+            if kept["id"] == cell:
+                return text_of(kept)
+        raise KeyError(cell)
 
 
 def lesson_of_a_page(name, until):

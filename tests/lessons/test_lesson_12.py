@@ -97,8 +97,8 @@ def test_the_table_has_greedy_one_sample_and_the_vote(lesson, capsys):
     assert verdict == ("more than chance" if p < 0.05 else "may be chance")
 
 
-def test_on_more_problems_the_vote_beats_greedy_by_more_than_chance(lesson, capsys):
-    problems, won, lost, gain, p, verdict = compared(lesson.say("more", capsys))
+def test_on_more_problems_the_vote_beats_greedy_by_more_than_chance(lesson):
+    problems, won, lost, gain, p, verdict = compared(lesson.shown("more"))
     assert problems == 192 and gain >= 5
     assert gain == pytest.approx(100 * (won - lost) / problems, abs=0.51)
     assert p == pytest.approx(chance(int(won), int(lost)), rel=0.06)
@@ -117,28 +117,28 @@ def test_the_sign_test_counts_what_coins_do(lesson, capsys, won, lost):
     assert verdict == ("more than chance" if chance(won, lost) < 0.05 else "may be chance")
 
 
-def test_greedy_begins_with_the_short_cut_and_most_samples_do_not(lesson, capsys):
-    greedy, sample = lesson.say("ways", capsys).split("one sample")
+def test_greedy_begins_with_the_short_cut_and_most_samples_do_not(lesson):
+    greedy, sample = lesson.shown("ways").split("one sample")
     (quick,) = numbers(r"(\d+)  quick", greedy)
     (rarely,) = numbers(r"(\d+)  quick", sample)
     assert quick > 0.9 * PROBLEMS and 0 < rarely < 0.5 * PROBLEMS
     assert sample.index("quick") < sample.index("in order")  # still the most frequent way
 
 
-def test_where_greedy_takes_no_short_cut_a_vote_gains_nothing(lesson, capsys):
-    said = lesson.say("loses-other", capsys)
+def test_where_greedy_takes_no_short_cut_a_vote_gains_nothing(lesson):
+    said = lesson.shown("loses-other")
     greedy, single = numbers(r"(?:greedy|sample) (\d\.\d+)", said)
     _, _, _, gain, _, verdict = compared(said)
     assert single < greedy - 0.1 and abs(gain) < 5 and verdict == "may be chance"
 
 
-def test_at_temperature_0_all_samples_are_equal(lesson, capsys):
-    said = lesson.say("loses-cold", capsys)
+def test_at_temperature_0_all_samples_are_equal(lesson):
+    said = lesson.shown("loses-cold")
     assert len(re.findall(r"Counter\(\{'\d+': 8\}\)", said)) == 4
 
 
-def test_some_votes_are_wrong_though_samples_are_right(lesson, capsys):
-    said = lesson.say("loses-wrong", capsys)
+def test_some_votes_are_wrong_though_samples_are_right(lesson):
+    said = lesson.shown("loses-wrong")
     leads = {}
     for place, (gold, line) in enumerate(sampled()):
         votes, winner = tally(line)
