@@ -13,7 +13,8 @@ from qwenlab.teach.in_page import page_model
 
 pytestmark = pytest.mark.browser
 
-PROMPTS = ["2+2?", "7*8?", "9*9=?", "Compute 31+12-5."]
+PROMPTS = ["2+2?", "100-8?", "3+4+5?", "Compute 31+12-5."]
+SIGNS = {"<think>": "‹", "</think>": "›", "\\boxed": "□"}
 OTHERS = ["2 friends share 98 coins. How many does each get?", "6+6?", "What is 12*3?", "8?"]
 MOST = 60  # new tokens
 OVER = "/answers (is|are)/.test(document.querySelector('.qwl-sentence').textContent)"
@@ -107,7 +108,7 @@ def texts(model, tokenizer, ids) -> list[str]:
     shown = []
     for token_id in ids:
         text = tokenizer.decode([token_id]).replace("\n", "⏎").replace(" ", "␣")
-        shown.append("■" if token_id in model.stop_ids else text)
+        shown.append("■" if token_id in model.stop_ids else SIGNS.get(text, text))
     return shown
 
 
@@ -138,7 +139,10 @@ def test_one_by_one_takes_a_pass_for_each_token(page, loaded):
     tokens = sum(len(answer.logprobs) for answer in result)
     longest = max(len(answer.logprobs) for answer in result)
     counts = page.locator(".qwl-counts").inner_text()
-    assert f"{tokens} passes of the model · {tokens} tokens generated · 0 pads" in counts
+    assert (
+        f"{tokens} passes of the model · {tokens} tokens generated · 0 pads in the prompts"
+        in counts
+    )
     choose(page, "together", "left", "hidden")
     assert f"in {longest} passes of the model instead of {tokens}" in run(page)
 
@@ -147,16 +151,23 @@ def test_right_and_wrong_are_told_and_so_is_the_cure(page):
     for row, text in enumerate(PROMPTS):
         page.get_by_label(f"Prompt {row + 1}").fill(text)
     choose(page, "together", "right", "hidden")
-    assert "Put the pads on the left." in run(page)
+    assert "Now try the pads on the left." in run(page)
     verdicts = page.locator(".qwl-verdict").all_inner_texts()
-    assert [("✗ wrong (alone" in text, "✓ right" in text) for text in verdicts] == [
-        *[(True, False)] * 3,
-        (False, True),
-    ]
+    wrong = ["✗ (alone: " in text for text in verdicts]
+    assert wrong == ["✓ right" not in text for text in verdicts] == [True, True, False, False]
     outlined = page.locator(".qwl-grid tbody tr:has(td.x)").count()
     choose(page, "left")
     assert "4 of 4 answers are right" in run(page)
-    assert outlined == 3 and page.locator(".qwl-grid td.x").count() == 0
+    assert outlined == 2 and page.locator(".qwl-grid td.x").count() == 0
+
+
+def test_pads_that_are_seen_spoil_an_answer_on_either_side(page):
+    for row, text in enumerate(PROMPTS):
+        page.get_by_label(f"Prompt {row + 1}").fill(text)
+    choose(page, "together", "right", "seen")
+    assert "Put them on the left and hide them." in run(page)
+    choose(page, "left")
+    assert "3 of 4 answers are right: answer 2 differs" in run(page)
 
 
 def test_an_empty_prompt_is_named(page):

@@ -10,6 +10,8 @@
   const { element, token_cell, chat_cells, rectangle, boxed } = qwenlab.drawing;
   const PACE = 110; // milliseconds a step
   const CAPTION = "What the model gets → what it generates";
+  // A column is as wide as its widest cell, so tokens with long names are shown by a sign.
+  const SIGNS = { "<think>": "‹", "</think>": "›", "\\boxed": "□" };
 
   // --- What is computed ------------------------------------------------------------------------
 
@@ -93,6 +95,7 @@
     // Ids of each prompt, or null after saying what is missing.
     function read() {
       const empty = fields.findIndex(({ value }) => value.trim() === "");
+      fields.forEach(({ input }, i) => input.setAttribute("aria-invalid", String(i === empty)));
       if (empty >= 0) {
         stage.say(`Prompt ${empty + 1} is empty: write a question into it.`);
         return null;
@@ -115,7 +118,7 @@
         ? rectangle(ids, side_choice.value, tokenizer.pad_id)
         : [ids, ids.map((row) => row.map(() => true))];
       rows = input_ids.map((row, b) => {
-        const prompt = chat_cells(tokenizer, row, real[b]);
+        const prompt = chat_cells(tokenizer, row, real[b]).map(as_read);
         return { prompt, answer: [], stopped: false, alone: null };
       });
       draw();
@@ -123,6 +126,14 @@
       count(0, 0, padded);
       stage.say(before(together, padded));
       return { ids, input_ids, real, together, padded };
+    }
+
+    // A pad that the model reads is a token like any other.
+    function as_read(cell) {
+      if (cell.kind !== "p" || seen_choice.value === "hidden") {
+        return cell;
+      }
+      return { kind: "t", text: "∅", title: "a pad, read like any other token" };
     }
 
     function before(together, padded) {
@@ -153,25 +164,27 @@
       });
       const follow = newest === null ? null : width + 1 + newest;
       const differs = cells.flat().some((cell) => cell?.marked);
-      const told = rows[0].alone === null ? "new" : differs ? "not as alone" : null;
-      const outlined = longest === 0 ? "where it goes on" : told;
+      const told = rows[0].alone === null ? "new" : differs ? "differs from alone" : null;
+      const outlined = longest === 0 ? null : told; // before a run the sentence says it
       const title = `${CAPTION}${outlined === null ? "" : ` (outlined: ${outlined})`}`;
       grid.draw(cells, { rows: rows.map((_, b) => `${b + 1}`), title, follow });
     }
 
-    // A stop token as a square: nobody reads its text, and a column is as wide as its widest cell.
     function generated_cell(id, real) {
       const cell = token_cell(tokenizer, id, real);
       if (!real) {
         return { ...cell, title: "pad: this answer is finished, the others are not" };
       }
-      return model.stop_ids.has(id) ? { ...cell, text: "■", title: `stop: ${cell.text}` } : cell;
+      if (model.stop_ids.has(id)) {
+        return { ...cell, text: "■", title: `stop: ${cell.text}` };
+      }
+      return cell.text in SIGNS ? { ...cell, text: SIGNS[cell.text], title: cell.text } : cell;
     }
 
     function count(steps, passes, padded) {
       const tokens = rows.reduce((sum, row) => sum + useful(row), 0);
-      const words = [`Step ${steps}`, `${passes} passes of the model`];
-      words.push(`${tokens} tokens generated`, `${padded} pads`);
+      const words = [`Step ${steps}`, `${passes} ${passes === 1 ? "pass" : "passes"} of the model`];
+      words.push(`${tokens} tokens generated`, `${padded} pads in the prompts`);
       counts.textContent = words.join(" · ");
     }
 
@@ -190,9 +203,11 @@
     async function run() {
       const given = prepare();
       if (given === null) {
+        fields.find(({ value }) => value.trim() === "").input.focus();
         return;
       }
       const mine = turn;
+      stage.root.scrollIntoView({ block: "nearest" });
       stage.say("The model is generating…");
       const groups = given.together ? [rows] : rows.map((row) => [row]);
       let passes = 0;
@@ -205,7 +220,9 @@
           const ids = steps.next().value;
           group.forEach((row, b) => take(row, ids[b]));
           passes++;
-          draw(step);
+          if (!stage.calm) {
+            draw(step);
+          }
           count(step + 1, passes, given.padded);
           await stage.pause(given.together ? PACE : PACE / 2);
           if (turn !== mine) {
@@ -248,9 +265,10 @@
       const known = fields.every(({ value }) => value_of(value) !== null);
       const lead = known
         ? `${right} of ${rows.length} answers ${right === 1 ? "is" : "are"} right`
-        : `${rows.length - changed.length} of ${rows.length} answers are as alone`;
+        : `${rows.length - changed.length} of ${rows.length} answers are the same as alone`;
       const told = after(given, passes, passes_alone, padded_rows, changed);
       stage.say(`${lead}${told}`, changed.length > 0 ? "bad" : "good");
+      stage.root.scrollIntoView({ block: "nearest" });
     }
 
     function after({ together }, passes, passes_alone, padded_rows, changed) {
@@ -268,32 +286,36 @@
         return `. ${why}, so each prompt gets the answer that it gets alone, in ${instead}.`;
       }
       const differ = changed.length === 0
-        ? ", but only by luck"
-        : `: ${listed(changed)} not what the prompt gets alone`;
+        ? ", but nothing guarantees it"
+        : `: ${listed(changed)} alone`;
       if (is_hidden) {
-        const why = "The pads are hidden, but a row that ends in a pad goes on from that pad";
-        return `${differ}. ${why}. Put the pads on the left.`;
+        const why = "The pads are hidden, but each short row ends in a pad";
+        const then = "and the model continues from that pad instead of from the question";
+        return `${differ}. ${why}, ${then}. Now try the pads on the left.`;
       }
       const where = is_left ? "in front of" : "behind";
-      return `${differ}. The model read the pads as text ${where} the question. Hide them.`;
+      const cure = is_left ? "Hide them" : "Put them on the left and hide them";
+      return `${differ}. The model read the pads as text ${where} the question. ${cure}.`;
     }
   });
 
   function listed(numbers) {
     const text = numbers.join(", ").replace(/, (\d+)$/, " and $1");
-    return numbers.length === 1 ? `answer ${text} is` : `answers ${text} are`;
+    return numbers.length === 1
+      ? `answer ${text} differs from what the prompt gets`
+      : `answers ${text} differ from what the prompts get`;
   }
 
   function verdict_of(said, lone, truth, same) {
-    const shown = said ?? "no answer";
-    const beside = same ? "as alone" : `alone ${lone ?? "none"}`;
+    const shown = said || "no answer"; // a box may be empty
+    const beside = same ? "same as alone" : `alone: ${lone || "no answer"}`;
     if (truth === null) {
       return [`${shown} (${beside})`, same ? "" : "bad"];
     }
     if (said === truth) {
       return [`${shown} ✓ right`, "good"];
     }
-    return [`${shown} ✗ wrong (${beside})`, "bad"];
+    return [`${shown} ✗ (${beside})`, "bad"];
   }
 
   function show_verdict(verdict, text, kind) {
