@@ -400,7 +400,9 @@ def test_a_killed_run_ends_with_the_same_weights(whole, tmp_path, trial):
     expected, places = whole
     rng = random.Random(trial)
     torn = rng.randrange(1, rng.choice([500, 500_000])) if trial % 2 else None
-    killed = grpo(tmp_path / "run", signal_at=rng.randrange(len(places) - 1), torn=torn)
+    # A file is torn only if one that large is still to come: the second half has a checkpoint.
+    until = len(places) - 1 if torn is None else len(places) // 2
+    killed = grpo(tmp_path / "run", signal_at=rng.randrange(until), torn=torn)
     assert killed.end() == (-signal.SIGKILL if torn is None else -signal.SIGXFSZ)
     assert grpo(tmp_path / "run").end() == 0
     assert written(tmp_path / "run") == expected, f"killed after {killed.places}"
