@@ -265,6 +265,14 @@ def test_by_keyboard_one_column_at_a_time_and_back(page, names):
     assert page.locator("input[value=exact]").is_checked()
 
 
+def test_it_plays_and_pauses(page, names):
+    set_case(page, names["TALKS"], "exact")
+    page.get_by_role("button", name="▶ Play").click()
+    page.wait_for_function("document.querySelector('.qwl-place').textContent.includes('step 2')")
+    page.get_by_role("button", name="Pause").click()
+    assert page.get_by_role("button", name="▶ Play").count() == 1
+
+
 def test_without_pads_it_says_so(page):
     set_case(page, [("2+2?", "Then plus 3?"), ("2+2?", "Then plus 3?")], "zeroed")
     assert "none has pads" in sentence(page)

@@ -325,7 +325,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       stage.root.classList.add("qwl-turns");
       this.pads = stage.choice("Pads", PADS, () => this.restart());
       const count = () => this.run.frames.length;
-      this.player = stage.player({ count, show: (step) => this.show(step), delay: 400 });
+      this.player = stage.player({ count, show: (step) => this.show(step), delay: () => 400 });
       this.player.play_button.root.classList.add("qwl-main");
       this.grid = stage.grid(TITLE);
       this.list = element("ol", { className: "qwl-talks" });
