@@ -151,7 +151,8 @@ def problem_stream(
 
 
 def _stream(seed: int, split: str, kinds: list[str], seen: set[str]) -> Iterator[ArithmeticProblem]:
-    rng, words = seeded("arithmetic", seed, split), seeded("wordings", seed, split)
+    rng = seeded("arithmetic", seed, split)
+    words = seeded("wordings", seed, split)
     shares = [KINDS[kind] for kind in kinds]
     number = 0
     while True:
@@ -200,7 +201,8 @@ def follow_up(
     rng: random.Random, asked: Sequence[ArithmeticProblem], answers: Sequence[int], split: str
 ) -> ArithmeticProblem:
     """What may be asked next, after these problems got these answers (right or wrong)."""
-    number, last = asked[0].number, asked[-1]
+    number = asked[0].number
+    last = asked[-1]
     while True:
         kind = rng.choices(list(FOLLOW_UPS), list(FOLLOW_UPS.values()))[0]
         if kind == "new":

@@ -37,6 +37,7 @@ from qwenlab.training.trainer import (
     MOST_STEPS,
     Training,
     TrainingError,
+    rate_factor,
     run_settings,
     token_logprobs,
 )
@@ -160,7 +161,7 @@ def distill(
         parts = cut(batch, micro_batch)
         loss = loss_of(parts)
         spent = training.spent / (60 * minutes) if minutes else 0
-        rate = lr * min((step + 1) / WARM_UP, 1 - max(step / steps, spent))
+        rate = lr * min(rate_factor(step, WARM_UP, steps), 1 - spent)
         norm = training.update(rate)
         tokens = sum(map(row_length, batch))
         padded = 0

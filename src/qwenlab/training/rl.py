@@ -44,6 +44,7 @@ from qwenlab.training.trainer import (
     MOST_STEPS,
     Training,
     TrainingError,
+    rate_factor,
     run_settings,
     token_logprobs,
 )
@@ -223,13 +224,6 @@ def grpo(
             progress=progress,
             show=("reward", "silent", "length", "tokens_per_second"),
         )
-
-
-def rate_factor(step: int, warm_up: int, decay_steps: int | None) -> float:
-    """The share of the learning rate that a step (from 0) takes."""
-    rise = (step + 1) / (warm_up or 1)
-    fall = 1 - step / decay_steps if decay_steps else 1
-    return min(1, rise, fall)
 
 
 def completion(request: RequestOutput) -> list[int]:

@@ -192,6 +192,14 @@ class Training:
         return self.metrics
 
 
+def rate_factor(step: int, warm_up: int, decay_steps: int | None) -> float:
+    """The share of the learning rate that a step (from 0) takes: it rises over `warm_up` steps and
+    falls linearly, to 0 after `decay_steps` (None: it stays)."""
+    rise = (step + 1) / (warm_up or 1)
+    fall = 1 - step / decay_steps if decay_steps else 1
+    return min(1, rise, fall)
+
+
 def as_csv(records: Iterable[dict]) -> str:
     """The steps' records as lines of CSV, with a header before step 0."""
     lines = io.StringIO()

@@ -41,8 +41,9 @@
 // i idle, o nothing. `title` is what a pointer that rests on it is told; marked: outlined.
 // qwenlab.drawing has token_cell(tokenizer, id, real), which makes one from a token,
 // step_cell(kind, text, more), which makes one of a timeline, chat_cells(tokenizer, ids, real),
-// which makes a line from a chat, rectangle, which pads, listed(words), "A, B and C", and
-// boxed(text), what stands in an answer's last box.
+// which makes a line from a chat, rectangle, which pads, listed(words), "A, B and C",
+// boxed(text), what stands in an answer's last box, and begun_chat(tokenizer, question, start),
+// ids.
 
 globalThis.qwenlab = globalThis.qwenlab || {};
 
@@ -382,6 +383,12 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     return words.length > 1 ? `${words.slice(0, -1).join(", ")} and ${last}` : last;
   }
 
+  // The ids of a chat whose answer has begun with a thought, and with `start` on its first line.
+  function begun_chat(tokenizer, question, start = "") {
+    const chat = tokenizer.chat([{ role: "user", content: question }]);
+    return [...chat, tokenizer.control.get("<think>"), ...tokenizer.encode(`\n${start}`)];
+  }
+
   // What stands in the last \boxed{} of an answer, or null.
   function boxed(text) {
     return [...text.matchAll(/\\boxed\{([^{}]*)\}/g)].at(-1)?.[1] ?? null;
@@ -697,6 +704,6 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   }
 
   const drawing = { element, token_text, token_cell, step_cell, chat_cells, rectangle };
-  Object.assign(drawing, { most_probable_bars, listed, boxed });
+  Object.assign(drawing, { most_probable_bars, listed, boxed, begun_chat });
   Object.assign(qwenlab, { widget, mount, drawing });
 })(globalThis.qwenlab);

@@ -56,7 +56,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     constructor(model, tokenizer, text, n, temperature, shared, seed) {
       this.tokenizer = tokenizer;
       this.stop_ids = model.stop_ids;
-      this.prompt = prompt_of(tokenizer, text);
+      this.prompt = qwenlab.drawing.begun_chat(tokenizer, text);
       this.n = n;
       this.shared = shared;
       const options = { max_new_tokens: MOST, temperature, seed };
@@ -151,12 +151,6 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       const differing = frames.flatMap(({ sampled }) => sampled.filter(({ differs }) => differs));
       return [...new Set(differing.map(({ slot }) => slot))].sort((a, b) => a - b);
     }
-  }
-
-  // A chat whose answer has begun with a thought.
-  function prompt_of(tokenizer, text) {
-    const chat = tokenizer.chat([{ role: "user", content: text }]);
-    return [...chat, tokenizer.control.get("<think>"), ...tokenizer.encode("\n")];
   }
 
   // --- What a step did, in words -----------------------------------------------------------------
@@ -410,7 +404,7 @@ justify-content:space-between;min-height:26px}
   // Each stretch of the chat format takes one cell, but for the very last token, which every slot
   // reads itself.
   function places_of(tokenizer, prompt) {
-    const empty = prompt_of(tokenizer, "");
+    const empty = qwenlab.drawing.begun_chat(tokenizer, "");
     const before = empty.indexOf(tokenizer.control.get("<|im_end|>"));
     const behind = empty.length - before - 1;
     const own = prompt.length - before - behind - 1; // tokens of the question

@@ -32,13 +32,11 @@
       logits = model.forward(input_ids, { state, last_only: true });
     }
     for (;;) {
-      const ids = logits.map(argmax);
+      const ids = logits.map(qwenlab.argmax);
       yield ids;
       logits = model.forward(ids.map((id) => [id]), { state, last_only: true });
     }
   }
-
-  const argmax = (row) => row.indexOf(row.reduce((a, b) => Math.max(a, b)));
 
   // A prompt's answer at batch size 1, and how many passes of the model it takes.
   function answer_alone(model, prompt, max_new_tokens) {

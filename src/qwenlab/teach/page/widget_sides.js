@@ -30,15 +30,10 @@
     const [model, tokenizer] = await stage.bring();
     update();
 
-    // A chat whose answer has begun with a thought.
-    function ids_of({ asked, start }) {
-      const chat = tokenizer.chat([{ role: "user", content: asked.value }]);
-      const begun = tokenizer.encode(`\n${start.value}`);
-      return [...chat, tokenizer.control.get("<think>"), ...begun];
-    }
-
     function update() {
-      const ids = rows.map(ids_of);
+      const ids = rows.map(({ asked, start }) => {
+        return qwenlab.drawing.begun_chat(tokenizer, asked.value, start.value);
+      });
       const [input_ids, real] = rectangle(ids, side_choice.value, tokenizer.pad_id, more.value);
       const options = {
         attention_mask: qwenlab.combined_mask(real), // pads are hidden from every token
