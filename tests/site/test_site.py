@@ -78,6 +78,11 @@ def test_a_good_cell_passes_and_launch_addresses_are_notebooks(tmp_path):
         ]
         return [link for link in links if "mybinder.org" in link or "colab.research" in link]
 
+    index = elements(tmp_path / "_build" / "html" / "index.html")
+    assert [a["href"] for tag, a in index if tag == "a"] == ["book/page.html"]
+    # Without one, some browsers ask for favicon.ico, and complain that it isn't there.
+    assert "icon" in [a.get("rel") for tag, a in index if tag == "link"]
+
     assert launches("book/page.html") == []  # Colab cannot open prose
     assert "42" in (tmp_path / "_build" / "html" / "book" / "page.html").read_text(encoding="utf-8")
     binder, colab = sorted(launches("notebooks/01-one-cell.html"), key=lambda link: "colab" in link)

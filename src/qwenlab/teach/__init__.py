@@ -1,5 +1,6 @@
 """What lessons show and how answers are checked: heatmap, timeline, fixed_slots, curve,
-side_by_side, image, explore, page_model, check, stored.
+side_by_side, image, explore, page_model, check, stored; and what many lessons do: ask, shown,
+until_stop, compare, difference, speed_verdict.
 
 Nothing heavy is loaded here: only the calls that need matplotlib or ipywidgets import them.
 """
@@ -8,16 +9,22 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
+    "ask": "lesson_tools",
     "check": "checking",
+    "compare": "lesson_tools",
     "curve": "curves",
+    "difference": "lesson_tools",
     "explore": "exploring",
     "fixed_slots": "timelines",
     "heatmap": "heatmaps",
     "image": "pictures",
     "page_model": "in_page",
+    "shown": "lesson_tools",
     "side_by_side": "pictures",
+    "speed_verdict": "lesson_tools",
     "stored": "keeping",
     "timeline": "timelines",
+    "until_stop": "lesson_tools",
 }
 __all__ = sorted(_HOME)
 

@@ -6,7 +6,8 @@ older library, and redirects old addresses.
 - jupyter-cache keeps executed cells and looks at the notebooks only. When the library has changed
   since, the cache is dropped and every page is read again.
 - `qwenlab_moved` in _config.yml maps the old places of pages to the new ones. A small page at each
-  old address redirects to the new one.
+  old address redirects to the new one. So does the site's own address, index.html: the page that
+  Jupyter Book writes there names no icon, and some browsers then ask for one that isn't there.
 - Models that run in the page (`page_model`) are written once into _static/qwenlab/, with their
   scripts. A page loads no more than loader.js until a widget asks for one. `qwenlab_page_models`
   in _config.yml names the models: shipped ones, or folders of checkpoints.
@@ -31,13 +32,13 @@ MOVED = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>This page has moved</title>
+<title>{title}</title>
 <link rel="icon" href="data:,">
 <link rel="canonical" href="{address}">
 <script>location.replace("{address}" + location.search + location.hash)</script>
 <noscript><meta http-equiv="refresh" content="0; url={address}"></noscript>
 </head>
-<body><p>This page has moved: <a href="{address}">it is here now</a>.</p></body>
+<body><p>{title}: <a href="{address}">it is here</a>.</p></body>
 </html>
 """
 
@@ -91,10 +92,18 @@ def write_moved(app: "Sphinx", error: Exception | None) -> None:
     if error is not None or app.builder.format != "html":
         return
     for old, new in app.config.qwenlab_moved.items():
-        path = Path(app.outdir) / f"{old}.html"
-        address = posixpath.relpath(new, posixpath.dirname(old) or ".") + ".html"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(MOVED.format(address=address), encoding="utf-8")
+        write_redirect(Path(app.outdir), old, new, "This page has moved")
+    root = app.config.root_doc
+    if root != "index":
+        write_redirect(Path(app.outdir), "index", root, app.config.html_title)
+
+
+def write_redirect(site: Path, old: str, new: str, title: str) -> None:
+    """Writes page `old` of the site, which leads on to page `new`. Both are named without .html."""
+    path = site / f"{old}.html"
+    address = posixpath.relpath(new, posixpath.dirname(old) or ".") + ".html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(MOVED.format(address=address, title=title), encoding="utf-8")
 
 
 def write_page_models(app: "Sphinx", error: Exception | None) -> None:
