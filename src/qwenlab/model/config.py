@@ -7,8 +7,8 @@ from qwenlab.errors import QwenlabError, read_json
 
 KINDS = ("full_attention", "linear_attention")
 SUPPORTED = ("qwen3", "qwen3_5", "qwen3_5_text")
-# No checkpoint is larger. Beyond these limits a model takes minutes to create, or overflows PyTorch's
-# sizes.
+# No checkpoint is larger. Beyond these limits a model takes minutes to create, or its sizes
+# overflow PyTorch's.
 MOST_LAYERS = 1000
 MOST_FEATURES = 2**24
 MOST_TOKENS = 2**31 - 1
