@@ -3,16 +3,21 @@ network."""
 
 import os
 import signal
+import sys
 
 # Both are read on import, of huggingface_hub and torch; a test that needs a hub starts its own.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start, too
+
+# jsonschema, below nbformat, does without it. On import it builds grammars for a second.
+sys.modules["rfc3987_syntax"] = None
 
 import pytest
 import torch
 from browser import address, chromium  # noqa: F401  (fixtures)
 from helpers import FAMILIES, FULL, random_model
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from qwenlab.cli.main import main
 
@@ -27,8 +32,7 @@ settings.load_profile("qwenlab")
 THREADS = torch.get_num_threads()
 
 
-# Files whose tests share nothing and take long: with `--dist loadgroup` each test goes to whatever
-# process is idle.
+# Files whose tests share nothing and take long: each test goes to whatever process is idle.
 APART = ("test_lessons.py", "test_live.py")
 # Files that import models of transformers, which takes seconds: one process does.
 TRANSFORMERS = (
@@ -59,19 +63,30 @@ def place_in_line(item) -> int:
     return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
-def group(item) -> str:
-    """Tests of one group run in one process."""
-    if item.path.name in APART:
-        return item.name
-    return "transformers" if item.path.name in TRANSFORMERS else item.path.name
-
-
 def pytest_collection_modifyitems(items):
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(group(item)))
         if not FULL and item.get_closest_marker("full"):
             item.add_marker(pytest.mark.skip(reason="full count only: make test-all"))
     items.sort(key=place_in_line)
+
+
+class Groups(LoadScopeScheduling):
+    """Tests of one group run in one process, so that a module's fixtures are made once.
+
+    Not by `--dist loadgroup`: pytest-xdist 3.8 writes its groups into an attribute that pytest 9.2
+    no longer reads, and spreads the tests one by one.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        name = nodeid.split("::")[0].split("/")[-1]
+        if name in APART:
+            return nodeid
+        return "transformers" if name in TRANSFORMERS else name
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return Groups(config, log)
 
 
 @pytest.fixture(autouse=True)
