@@ -9,9 +9,6 @@ import sys
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start, too
 
-# jsonschema, below nbformat, does without it. On import it builds grammars for a second.
-sys.modules["rfc3987_syntax"] = None
-
 import pytest
 import torch
 from browser import address, chromium  # noqa: F401  (fixtures)
@@ -20,6 +17,9 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from qwenlab.cli.main import main
+
+# jsonschema, below nbformat, does without it. On import it builds grammars for a second.
+sys.modules["rfc3987_syntax"] = None
 
 # A shell's background jobs ignore Ctrl-C; tests press it.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
