@@ -41,20 +41,28 @@ TRANSFORMERS = (
     "test_loading.py",
     "test_parity.py",
     "test_peers.py",
+    "test_tiny.py",
 )
 # The longest files. They come first, so that no process ends alone.
 LONGEST = (
     "test_browser.py",
+    *TRANSFORMERS,
     *APART,
-    "test_lesson_12.py",
+    "test_sampling_widgets.py",
     "test_grading.py",
+    "test_page_model.py",
+    "test_lesson_12.py",
+    "test_mask_and_nan.py",
+    "test_batch_widgets.py",
+    "test_evaluation.py",
     "test_site.py",
     "test_distillation.py",
-    *TRANSFORMERS,
+    "test_engine.py",
     "test_lesson_13.py",
     "test_lesson_14.py",
-    "test_evaluation.py",
+    "test_lesson_11.py",
     "test_grpo.py",
+    "test_chat.py",
 )
 
 
