@@ -33,7 +33,7 @@ THREADS = torch.get_num_threads()
 
 
 # Files whose tests share nothing and take long: each test goes to whatever process is idle.
-APART = ("test_lessons.py", "test_live.py")
+APART = ("test_lessons.py", "test_live.py", "test_verdicts.py")
 # Files that import models of transformers, which takes seconds: one process does.
 TRANSFORMERS = (
     "test_config.py",
