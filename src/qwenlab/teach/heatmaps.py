@@ -169,11 +169,12 @@ def heatmap(
     numbers on a scale from 0 to the largest absolute value; NaN and -inf are written out, the
     latter on a dark cell.
     rows, columns: R and C labels (default: 0, 1, 2, ...). pads: (R, C) bool, True = this cell is a
-    pad (hatched). alt: one sentence for readers who cannot see it (default: the title and the
-    size). texts: (R, C) words to stand in the cells in place of their values, such as why a pair is
-    masked. marked: cells (row, column) to outline. faint: rows drawn pale, for orientation. focus: the rows of a mask can be hovered, touched
-    or reached by keyboard, and the page outlines what such a row may see and underlines those
-    columns (at most 12 columns; other forms show only the cells).
+    pad (hatched). texts: (R, C) words that stand in the cells in place of their values, such as why
+    a pair is masked. alt: one sentence for readers who cannot see it (default: the title and the
+    size). marked: cells (row, column) to outline. faint: rows to draw pale, for orientation. focus:
+    the rows of a mask can be hovered, touched or reached by keyboard, and the page outlines what
+    such a row may see and underlines those columns (at most 12 columns; other forms show only the
+    cells).
 
     Raises ValueError for anything that is not a matrix, and for the wrong number of labels.
     """
