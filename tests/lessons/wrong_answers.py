@@ -72,8 +72,8 @@ def one_answer_a_row(mask):
     return ~mask[:, 0]
 
 
-def one_maximum(scores, mask):
-    terms = torch.exp(scores - scores.max()) * mask
+def one_maximum(scores, bias):
+    terms = torch.exp(scores + bias - scores.max()) * (bias > torch.finfo(bias.dtype).min)
     return terms / (terms.sum(-1, keepdim=True) + 1e-9)
 
 
