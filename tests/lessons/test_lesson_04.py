@@ -25,7 +25,12 @@ def lines_of(text):
 def test_nothing_has_no_softmax_and_a_weight_of_0_stops_no_nan(lesson):
     seen, blind, unshifted = lesson.shown("born").splitlines()
     assert "nan" not in seen and blind.count("nan") == unshifted.count("nan") == 3
-    assert re.findall(r"out = (\S+)", lesson.shown("zero-times-nan")) == ["1.70", "1.70", "nan", "nan"]
+    assert re.findall(r"out = (\S+)", lesson.shown("zero-times-nan")) == [
+        "1.70",
+        "1.70",
+        "nan",
+        "nan",
+    ]
 
 
 def test_nan_stays_in_its_row_until_rows_meet(lesson):
@@ -113,7 +118,10 @@ def test_breaking_shows_what_the_text_says(lesson, capsys, old, new, first):
 def test_the_colleague_s_softmax_is_right_for_minus_infinity_only(lesson):
     exec(lesson.sources["stub-masked-softmax"], lesson.names)
     answer = check("masked-softmax", lesson.names["colleague_softmax"])
-    assert "wrong on the lowest number" in repr(answer) and "right so far: -inf" in repr(answer).lower()
+    assert (
+        "wrong on the lowest number" in repr(answer)
+        and "right so far: -inf" in repr(answer).lower()
+    )
 
 
 def test_every_state_of_the_microscope_is_right_and_no_two_are_alike():

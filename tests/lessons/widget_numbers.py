@@ -58,7 +58,8 @@ def step_of_a_square(state):
 
 
 def reason(later, pad):
-    return "both" if later and pad else "later" if later else "pad" if pad else ""
+    word = "both" if later and pad else "later" if later else "pad" if pad else ""
+    return f"{word:^5}" if word else " "  # the parser keeps one of five spaces
 
 
 # --- 04-nan-rows: the microscope ---
