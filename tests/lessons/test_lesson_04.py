@@ -52,7 +52,7 @@ def test_three_cures_work_and_the_textbook_does_not(lesson):
     left = {
         "-inf": "NaN", "finfo.min": "the mean", "log-sum-exp": "zeros",
         "pads-see-themselves": "its own", "eager": "zeros", "sdpa": "zeros",
-        "sdpa, lowest added": "the mean",
+        "sdpa, adding -inf": "zeros", "sdpa, adding lowest": "the mean",
     }  # fmt: skip
     assert all(lines[name].count(f": {word}") == 2 for name, word in left.items())
 
