@@ -158,6 +158,7 @@ repeating-linear-gradient(135deg,var(--qwl-cross) 0 1.5px,var(--qwl-wasted) 1.5p
 .qwl.qwl .qwl-grid td.w{{color:#fff}}
 .qwl.qwl .qwl-grid .faint>*{{opacity:{FAINT}}}
 .qwl.qwl .qwl-grid td.x{{outline:3px solid var(--qwl-ink);outline-offset:-3px}}
+.qwl.qwl .qwl-grid :is(td.m,td.n,td.f,td.w).x{{outline:2px solid #fff;outline-offset:-4px}}
 .qwl.qwl svg{{width:100%;min-width:440px;max-width:640px;height:auto;stroke-linejoin:round}}
 .qwl.qwl summary{{cursor:pointer;color:inherit}}
 .qwl.qwl .see {_PICKED}>.a{{outline:3px solid #000;outline-offset:-3px}}
