@@ -376,7 +376,7 @@ def test_a_checkpoint_without_a_template_needs_raw(run, tmp_path):
         (["--no-such-option"], "No such option"),
         (
             ["--output", "nowhere/a.jsonl"],
-            "nowhere/a.jsonl: its folder is not there or not writable",
+            "nowhere/a.jsonl: its folder doesn't exist or isn't writable",
         ),
         (["--output", "."], ".: a folder, expected a file to write"),
     ],
@@ -446,7 +446,7 @@ def test_the_answers_replace_no_pipe_no_link_and_not_the_prompts(run, model, tmp
     assert stat.S_ISFIFO(os.stat("pipe").st_mode)
     assert (
         refused(run, *arguments, "./p.jsonl")
-        == "p.jsonl: the file of prompts, expected another one to write"
+        == "p.jsonl: this is the file of prompts, expected another file to write"
     )
     assert (tmp_path / "p.jsonl").read_text() == '{"prompt": "a"}\n'
     (tmp_path / "link.jsonl").symlink_to("target.jsonl")

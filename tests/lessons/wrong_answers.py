@@ -13,7 +13,7 @@ from torch import Tensor
 from qwenlab import combined_mask, left_pad, position_ids
 from qwenlab.exercises.lesson_01 import bytes_per_step
 from qwenlab.exercises.lesson_05 import cut_at_stop, decode_step
-from qwenlab.exercises.lesson_06 import survivors
+from qwenlab.exercises.lesson_06 import scatter_back, survivors
 from qwenlab.exercises.lesson_08 import prefill_tokens, repeat_rows
 from qwenlab.exercises.lesson_09 import delta_step, state_bytes
 from qwenlab.exercises.lesson_11 import last_box
@@ -119,6 +119,19 @@ def empty_without_dtype(rows, done):
 def squeezed(rows, done):
     keep = survivors(rows, done)[0].squeeze()
     return keep, rows[keep]
+
+
+def narrow(rows, done):
+    keep, left = survivors(rows, done)
+    return keep.int(), left.int()
+
+
+def sampled_as_floats(*given):
+    return scatter_back(*given).float()
+
+
+def sampled_as_a_column(*given):
+    return scatter_back(*given)[:, None]
 
 
 # --- Lesson 08 ---
@@ -259,7 +272,9 @@ ANSWERS = {
         a_column: "gives (K, 1)",
         empty_without_dtype: "makes floats",
         squeezed: "takes that away",
+        narrow: "the dtype of an index",
     },
+    "scatter-back": {sampled_as_floats: "int64", sampled_as_a_column: "one id per request"},
     "repeat-rows": {
         three_dimensions: "one dimension for all copies",
         prompt_as_a_column: "prompt is (B * n,)",

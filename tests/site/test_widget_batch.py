@@ -45,7 +45,7 @@ def page(chromium, folder):
     page, complaints = open_widget(chromium, folder)
     yield page
     assert complaints == []
-    page.context.close()
+    page.close()
 
 
 def choose(page, *values) -> None:
@@ -198,7 +198,7 @@ def test_it_is_worked_by_keyboard_and_says_what_happens(chromium, folder):
     assert page.locator(".qwl-verdict").first.inner_text() == "12 ✓ right"
     assert live.count() == 1
     assert complaints == []
-    page.context.close()
+    page.close()
 
 
 def test_without_scripts_and_in_print_the_still_is_shown(chromium, folder, page):
@@ -210,7 +210,7 @@ def test_without_scripts_and_in_print_the_still_is_shown(chromium, folder, page)
     address = (folder / "page.html").as_uri()
     dead, complaints = open_page(chromium, address, java_script_enabled=False)
     assert dead.locator(".qwl-still").inner_text() == "The still." and complaints == []
-    dead.context.close()
+    dead.close()
 
 
 def test_a_missing_model_is_one_line_and_the_still_stays(chromium, folder, tmp_path):
@@ -221,7 +221,7 @@ def test_a_missing_model_is_one_line_and_the_still_stays(chromium, folder, tmp_p
     page.wait_for_selector(".qwl-page[data-state=failed]")
     assert "model-tiny.js can't be loaded" in page.locator(".qwl-sentence").inner_text()
     assert page.locator(".qwl-still").is_visible()
-    page.context.close()
+    page.close()
 
 
 WAIT = """<script>
@@ -244,7 +244,7 @@ def test_nothing_can_be_pressed_before_the_model_is_there(chromium, folder):
     page.evaluate("qwenlab.go()")
     page.wait_for_selector(".qwl-page[data-state=ready]")
     assert complaints == []
-    page.context.close()
+    page.close()
 
 
 @pytest.mark.parametrize("width", [DESK, TELEPHONE])
@@ -266,7 +266,7 @@ def test_the_first_page_opens_on_it_and_nothing_jumps(chromium, width):
     assert len(set(heights)) == 1, heights
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert complaints == []
-    page.context.close()
+    page.close()
 
 
 def test_live_an_output_brings_all_that_it_needs(chromium, tmp_path, monkeypatch):
@@ -284,7 +284,7 @@ def test_live_an_output_brings_all_that_it_needs(chromium, tmp_path, monkeypatch
     frame.wait_for_function(OVER)
     assert frame.locator(".qwl-verdict").last.inner_text() == "38 ✓ right"
     assert complaints == []
-    page.context.close()
+    page.close()
 
 
 def test_a_widget_that_does_not_exist_is_refused():

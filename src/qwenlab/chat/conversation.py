@@ -28,9 +28,9 @@ class Chat:
 
     An answer that was interrupted, by its length, by Ctrl-C or by leaving `stream`, stays in the
     conversation as far as it got, and the next turn closes it as the template would. A turn that
-    was interrupted before its first token leaves no trace. After a turn that failed anywhere else,
-    at Ctrl-C or out of memory, the next one prefills its conversation again from the start. An
-    answer whose logits are NaN ends there with "error".
+    was interrupted before its first token leaves no trace. After a turn that failed at any other
+    point, through Ctrl-C or for lack of memory, the next one prefills its conversation again from
+    the start. An answer whose logits are NaN ends there with "error".
     """
 
     def __init__(

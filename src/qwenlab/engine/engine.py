@@ -54,7 +54,7 @@ class Engine:
     prompts and answers, that the slots may hold together (None = no limit). It bounds memory, not
     the tokens computed per step, as vLLM's max_num_batched_tokens does. Before a step could exceed
     it, the youngest request is preempted; later its prompt and its answer so far are prefilled
-    again, and it goes on as if nothing had happened. chunk: the most tokens that a slot prefills
+    again, and it continues as if nothing had happened. chunk: the most tokens that a slot prefills
     per step, so that a long prompt doesn't keep the others waiting.
 
     strategy and sampler are those of `generate`; strategies other than "continuous" prefill prompts
@@ -202,7 +202,7 @@ class Engine:
 
         Logits that are NaN end their request with "error" and a warning; the others go on. If an
         exception interrupts the step, a Ctrl-C for example, the next one preempts every request,
-        and the answers go on as if nothing had happened. Raises ValueError within another step.
+        and the answers continue as if nothing had happened. Raises ValueError within another step.
         """
         started = perf_counter()
         plan = self.scheduler.schedule()
@@ -290,7 +290,7 @@ class Engine:
             self.step()
 
     def resize(self, slots: int) -> None:
-        """Goes on with another number of slots, for example after memory ran out.
+        """Continues with a different number of slots, for example after memory ran out.
 
         The state is freed and made anew; running requests are preempted and keep their tokens.
         Raises ValueError within a step, and for an engine with a state of the caller's.

@@ -84,7 +84,8 @@ def prefill_end(request: Request, start: int, chunk: int) -> int:
 
 
 def worth_saving(request: Request, end: int, saved: Collection[Prefix]) -> list[Prefix]:
-    """The prefixes that end where a prefill does, still without the copy that others need."""
+    """The prefixes that end where a prefill does and that others need a copy of, which doesn't
+    exist yet."""
     prefixes = []
     for prefix in request.prefixes:
         if prefix.length == end and prefix not in saved and len(prefix.users) > 1:
@@ -93,7 +94,7 @@ def worth_saving(request: Request, end: int, saved: Collection[Prefix]) -> list[
 
 
 def leave_held(request: Request) -> None:
-    """Leaves the prefixes that the request's slot holds by now."""
+    """Takes the request off the prefixes that its slot holds by now."""
     for prefix in list(request.prefixes):
         if prefix.length <= request.num_computed_tokens:
             prefix.leave(request)

@@ -1,4 +1,4 @@
-"""What a caller asks for, a request on its way, and what is handed back."""
+"""What a caller asks for, a request in progress, and what is handed back."""
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, InitVar, dataclass, field
@@ -68,7 +68,7 @@ class RequestOutput:
 
 @dataclass(eq=False)
 class Request(RequestOutput):
-    """A prompt on its way: its output so far, and what scheduler and engine need to know about it.
+    """A prompt in progress: its output so far, and what scheduler and engine need to know about it.
 
     A request is its own output: what the engine hands back as a RequestOutput is this object.
 

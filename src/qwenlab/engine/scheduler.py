@@ -2,7 +2,7 @@
 
 The scheduler makes every decision of the engine.
 
-`schedule` moves requests between the waiting queue and the slots, and plans a step; somebody else
+`schedule` moves requests between the waiting queue and the slots, and plans a step; the runner
 executes the plan; `update` takes it back with the sampled tokens. Only `update` records progress:
 what was prefilled, sampled and saved. If a plan never comes back, its step was interrupted, and
 because nobody knows what the slots hold, the next `schedule` preempts every request first.
@@ -331,7 +331,7 @@ class Scheduler:
         self.in_flight = False
 
     def resize(self, slots: int) -> None:
-        """Goes on with so many new, empty slots: every request is preempted."""
+        """Continues with this many new, empty slots: every request is preempted."""
         self.preempt_all()
         self.slots = slots
         self.resets = set()

@@ -131,8 +131,8 @@ def split_by_length(batch: ForwardBatch, min_saving: int) -> list[tuple[slice, i
 
 
 def split_rows(keys: list[int], min_saving: int, first: int) -> list[tuple[slice, int]]:
-    """The same for rows `first` and following, by their numbers of keys: cut in two where that
-    saves most, and each half again."""
+    """The same for the rows from `first` on, given their numbers of keys: splits them in two where
+    that saves most, and then each part again."""
     rows = len(keys)
     longest = max(keys)
     if rows > 1:

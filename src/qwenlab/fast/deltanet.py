@@ -19,7 +19,8 @@ from qwenlab.model.layers import at_least_float32
 
 
 class FastDeltaNet(FusedOwner, DeltaNet):
-    """The four projections as one product; and a decode step, one token per row, of its own."""
+    """The four projections as one product. A decode step, one token per row, takes a path of its
+    own."""
 
     NAMES = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
 
@@ -91,7 +92,7 @@ class FastDeltaNet(FusedOwner, DeltaNet):
         return q / math.sqrt(self.head_k_dim), k, v
 
     def write_step(self, batch: ForwardBatch, conv_state: Tensor, recurrent_state: Tensor) -> None:
-        """Puts both in the rows' slots, as far as they aren't there yet.
+        """Stores both in the rows' slots, unless they are there already.
 
         With a slice, `recurrent_state` is a view and delta_step_ has already updated the state.
         With an index tensor it is a copy and must be written back.

@@ -152,10 +152,10 @@ class FusedOwner(nn.Module):
         after = addresses(self.weights())
         if self.is_laid_out():
             return self
-        self.fused = Fused()  # a block that no longer is the weights' memory is memory lost
+        self.fused = Fused()  # a block that is no longer the weights' memory would waste memory
         stayed = any(map(eq, before, after))
         if len(before) == len(after) > 0 and not stayed:
-            self.lay_out()  # all their memory is new, so nobody else looks at it yet
+            self.lay_out()  # all their memory is new, so nothing else refers to it yet
         return self
 
     def _load_from_state_dict(
@@ -179,7 +179,8 @@ def is_part(weight: Tensor, part: Tensor) -> bool:
 
 
 def movable(weights: Sequence[Tensor]) -> bool:
-    """Whether weights fit into one block, and nobody has put them where they are on purpose."""
+    """Whether the weights fit into one block and nobody has deliberately put them where they
+    are."""
     kinds = {(weight.dtype, weight.device, weight.shape[1:]) for weight in weights}
     if len(kinds) != 1 or not weights[0].is_cpu:
         return False

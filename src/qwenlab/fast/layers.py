@@ -16,7 +16,8 @@ from qwenlab.model.model import Layer
 
 
 def norm(module: nn.Module, x: Tensor) -> Tensor:
-    """module(x), a plain RMSNorm's in few operations: a small one costs its start, not its work."""
+    """module(x). A plain RMSNorm takes few operations, because small ones cost their calls, not
+    their arithmetic."""
     if x.requires_grad or not is_plain(module, RMSNorm):
         return module(x)
     normed = scaled_to_unit(x, module.eps)
@@ -27,7 +28,8 @@ def norm(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def in_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x.to(dtype), which even where it changes nothing costs as much as a small operation."""
+    """x.to(dtype), skipped if it would change nothing, since even then it costs as much as a small
+    operation."""
     return x if x.dtype is dtype else x.to(dtype)
 
 
@@ -41,7 +43,7 @@ def scaled_to_unit(x: Tensor, eps: float) -> Tensor:
 
 @cache
 def constant(value: float, dtype: torch.dtype) -> Tensor:
-    """A number as a tensor of no dimension, which addcmul wants."""
+    """A number as a 0-d tensor, which addcmul requires."""
     with torch.inference_mode(False):  # it outlives the call, so it must serve training as well
         return torch.tensor(value, dtype=dtype, device="cpu")
 
@@ -60,8 +62,8 @@ class FastLayer(Layer):
 
 
 class FastMLP(MLP):
-    """Each product by the fastest kernel. Gate and up as one product gain nothing: what reads its
-    halves loses as much."""
+    """Computes each product with the fastest kernel. Fusing gate and up would gain nothing, because
+    reading the halves of the result costs as much."""
 
     def forward(self, x: Tensor) -> Tensor:
         if runs_plain(x, MLP):

@@ -1,8 +1,8 @@
 """Speed as a pass over the plain model: `optimize` gives its modules their fast classes, `restore`
 their plain ones back.
 
-Only `module.__class__` changes. The modules stay the same objects, which new ones in their place
-would not, so hooks, the caller's references, parameters and their names all survive.
+Only `module.__class__` changes. The modules stay the same objects, so hooks, the caller's
+references, parameters and their names all survive.
 """
 
 import torch

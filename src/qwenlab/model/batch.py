@@ -43,7 +43,7 @@ class ForwardBatch:
     input_ids (B, W) int64 with 0 at the trailing pads; `num_new_tokens`, real tokens of each row in
     this pass; `num_computed_tokens`, those its slot of the state held before. `slots` names each
     row's slot (empty without a state). Whatever else a layer needs (positions, masks, indices) is
-    derived from these when it is first asked for, and then kept.
+    derived from these when it is first needed, and then kept.
     """
 
     input_ids: Tensor
@@ -65,8 +65,8 @@ class ForwardBatch:
     ) -> "ForwardBatch":
         """Rows whose padding trails already: row b of input_ids (B, W) has `num_new_tokens[b]`.
 
-        `slots` gives for each row its slot of the state (None = all slots, in order). Nothing is
-        asked of the device. Raises ValueError for slots that are not there, are named twice or are
+        `slots` gives for each row its slot of the state (None = all slots, in order). The device
+        isn't waited for. Raises ValueError for slots that don't exist, are named twice or are
         invalid.
         """
         if state is None:
@@ -174,7 +174,7 @@ class ForwardBatch:
         return self.real(slots.expand(-1, self.width)), self.real(self.position_ids)
 
     def make_room(self) -> None:
-        """Lets the state grow where a row would not fit. Raises ValueError if it is fixed."""
+        """Grows the state if a row would not fit. Raises ValueError if it is fixed."""
         capacity = self.state.capacity
         if capacity is not None and self.num_keys > capacity:
             held = map(sum, zip(self.num_computed_tokens, self.num_new_tokens, strict=True))

@@ -7,8 +7,8 @@ from qwenlab.errors import QwenlabError, read_json
 
 KINDS = ("full_attention", "linear_attention")
 SUPPORTED = ("qwen3", "qwen3_5", "qwen3_5_text")
-# Beyond these a model takes minutes to lay out, or its sizes overflow PyTorch's: no checkpoint has
-# them.
+# No checkpoint is larger. Beyond these limits a model takes minutes to create, or its sizes
+# overflow PyTorch's.
 MOST_LAYERS = 1000
 MOST_FEATURES = 2**24
 MOST_TOKENS = 2**31 - 1
@@ -24,8 +24,8 @@ class Config:
     """Shape of a Qwen3 (arXiv:2505.09388) or the text part of a Qwen3.5 (the checkpoints'
     config.json).
 
-    Sizes are counts of features or heads. `head_dim` stands alone: in the 0.6B the query width (16
-    heads x 128) exceeds `hidden_size` (1024). `max_position_embeddings` is the context limit in
+    Sizes are counts of features or heads. `head_dim` is independent: in the 0.6B the query width
+    (16 heads x 128) exceeds `hidden_size` (1024). `max_position_embeddings` is the context limit in
     tokens. `layer_types` names each layer "full_attention" or "linear_attention"; the linear_...
     sizes are those of the latter.
     """
@@ -136,13 +136,13 @@ def refuse_size(name: str, value: object, source: str) -> None:
 
 
 def shown(number: int) -> str:
-    """A whole number, or how large it is where its digits would fill the line."""
+    """A whole number, or its order of magnitude if its digits would fill the line."""
     return str(number) if number < 10**20 else f"above 10^{int(number.bit_length() * 0.30102) - 1}"
 
 
 def text_part(values: dict, source: str) -> dict:
-    """The fields of the language model: a multimodal file has them in `text_config`, and decides
-    itself on tying."""
+    """The fields of the language model: a multimodal file has them in `text_config`, but a
+    tie_word_embeddings beside that wins."""
     inner = values.get("text_config")
     if inner is None:
         return values
@@ -195,7 +195,7 @@ def as_ids(value: object, source: str, error: type[QwenlabError]) -> tuple[int, 
 
 
 def refuse_what_is_not_computed(values: dict, source: str) -> None:
-    """Raises ConfigError for a setting that we would ignore and so get wrong numbers silently."""
+    """Raises ConfigError for a setting that, if ignored, would silently give wrong numbers."""
     for name, kind in {"rope_parameters": dict, "rope_scaling": dict, "layer_types": list}.items():
         if not isinstance(values.get(name) or kind(), kind):
             raise ConfigError(f"{source}: {name} is {values[name]!r}, expected a {kind.__name__}")
@@ -229,7 +229,7 @@ def refuse_what_is_not_computed(values: dict, source: str) -> None:
 
 
 def refuse_what_does_not_fit(config: Config, source: str) -> None:
-    """Raises ConfigError for sizes that can't be of one model."""
+    """Raises ConfigError for sizes that contradict each other or exceed what a model can have."""
     pairs = {
         "num_attention_heads": "num_key_value_heads",
         "linear_num_value_heads": "linear_num_key_heads",

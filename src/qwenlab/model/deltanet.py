@@ -55,7 +55,7 @@ class DeltaNet(nn.Module):
 
     @torch.no_grad()
     def start_decay(self) -> None:
-        """As the authors start it: heads that remember for 1 to 1,000 tokens or more."""
+        """The authors' initial values: heads that remember for 1 to 1,000 tokens or more."""
         rate = torch.empty(self.value_heads).uniform_(math.log(0.001), math.log(0.1)).exp()
         self.dt_bias.copy_(rate + (-torch.expm1(-rate)).log())  # softplus of it is `rate`
         self.A_log.copy_(torch.empty(self.value_heads).uniform_(0.01, 16).log())
@@ -80,7 +80,7 @@ class DeltaNet(nn.Module):
         return self.gated_output(out, z)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """x (B, W, hidden) to what the other steps need of it.
+        """x (B, W, hidden) to the inputs of the other steps.
 
         qkv (B, W, channels) for queries, keys and values; z (B, W, value heads * Dv) for the output
         gate; b and a (B, W, value heads) for beta and the decay.
@@ -170,7 +170,7 @@ def delta_step(
 def delta_steps(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, recurrent_state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The rule token by token: the obvious path beside `delta_chunks`, same arguments
+    """The rule token by token: the obvious counterpart of `delta_chunks`, with the same arguments
     and results."""
     outputs = []
     for t in range(q.shape[1]):
@@ -192,8 +192,8 @@ def delta_chunks(
     """The rule for many tokens, `chunk_size` at a time as matrix products (arXiv:2406.06484).
 
     q, k (B, W, heads, Dk), k of length 1; v (B, W, heads, Dv); g (B, W, heads) the log of the
-    decay, not above 0; beta (B, W, heads); recurrent_state S (B, heads, Dk, Dv), left as it is.
-    Returns S^T q after each token (B, W, heads, Dv) and the new S.
+    decay, not above 0; beta (B, W, heads); recurrent_state S (B, heads, Dk, Dv), which stays
+    unchanged. Returns S^T q after each token (B, W, heads, Dv) and the new S.
     """
     # (B, heads, W, D), contiguous because the products below would copy them one after another.
     q, k, v, g, beta = (x.transpose(1, 2).contiguous() for x in (q, k, v, g, beta))

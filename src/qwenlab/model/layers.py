@@ -9,7 +9,7 @@ from qwenlab.model.config import Config
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """x in float32, or in float64 if it is: what sums, exponents and roots are computed in."""
+    """x in float32, or in float64 if it is already: the precision of sums, exponents and roots."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 

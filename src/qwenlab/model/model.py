@@ -61,12 +61,12 @@ class Decoder(nn.Module):
 
 
 class Model(nn.Module):
-    """A dense Qwen3 (arXiv:2505.09388) or the language model of a Qwen3.5, by its config's layers.
+    """A dense Qwen3 (arXiv:2505.09388) or the language model of a Qwen3.5, as its config says.
 
-    Equal to the reference implementations, parameters named as published. `config` is its shape,
-    `stop_ids` a frozenset of the ids that end an answer. `attention` is "sdpa", "eager" or a
-    function attention(q, k, v, mask, scale) with the shapes of `qwenlab.model.attention.eager`; it
-    always gets a mask.
+    It computes what the reference implementations compute, with parameters named as published.
+    `config` is its shape, `stop_ids` a frozenset of the ids that end an answer. `attention` is
+    "sdpa", "eager" or a function attention(q, k, v, mask, scale) with the shapes of
+    `qwenlab.model.attention.eager`; it always gets a mask.
     """
 
     def __init__(self, config: Config):
@@ -75,7 +75,7 @@ class Model(nn.Module):
         self.stop_ids = frozenset(config.eos_token_id)
         self.model = Decoder(config)
         self.attention = "sdpa"
-        self.lm_head: nn.Linear | None = None  # None: the embedding's weights are used once more
+        self.lm_head: nn.Linear | None = None  # None: the embedding's weights are used again
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         for module in self.modules():
@@ -162,7 +162,7 @@ class Model(nn.Module):
         if state is None and 0 in batch.num_new_tokens:
             empty = list(batch.num_new_tokens).index(0)
             raise ValueError(f"row {empty} has no real token and there is no state")
-        if batch.input_ids.is_cpu or batch.width > 1:  # a GPU's decode step is not made to wait
+        if batch.input_ids.is_cpu or batch.width > 1:  # a GPU's decode step must not wait for it
             check_ids(batch.input_ids, self.config.vocab_size)
         return self.compute(batch, last_only, hidden_only)
 

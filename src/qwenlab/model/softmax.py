@@ -1,7 +1,7 @@
 """Softmax over the keys that may be seen, in the variants that lesson 04 compares.
 
 A query that may see nothing has no softmax: the sum over an empty set is 0, and 0 / 0 is NaN. Each
-variant answers that row in its own way; on every other row all four agree.
+variant fills that row in its own way; on every other row all four agree.
 """
 
 import torch

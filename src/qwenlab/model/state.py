@@ -172,7 +172,7 @@ class State:
             )
 
     def begin(self, slots: Sequence[int]) -> None:
-        """A call starts to write these slots: they are invalid until `commit`."""
+        """Marks the slots that a call is about to write as invalid until `commit`."""
         self.invalid.update(slots)
 
     def commit(self, slots: Sequence[int], num_tokens: Sequence[int]) -> None:
@@ -216,7 +216,7 @@ class State:
         """For each of a call's `batch` rows its slot; `slots` is the call's `rows=` (None = all, in
         order).
 
-        Raises ValueError for slots that are not there, are named twice or are invalid.
+        Raises ValueError for slots that don't exist, are named twice or are invalid.
         """
         if slots is None:
             slots = range(self.batch_size)
@@ -262,7 +262,8 @@ class State:
         return index
 
     def _kind(self) -> list[tuple]:
-        """All that two states must share to exchange slots: shapes, but for slots and tokens."""
+        """All that two states must share to exchange slots: their shapes, whatever the number of
+        slots and tokens."""
         kinds = []
         for layer in self.layers:
             for name, t in layer.items():
@@ -285,7 +286,7 @@ class State:
 
 
 def described(config: Config, dtype: torch.dtype, device: torch.device) -> str:
-    """A model, as far as a state depends on it, in words."""
+    """In words, what a state depends on in a model."""
     return (
         f"{config.model_type} with {config.num_hidden_layers} layers of {config.hidden_size} in "
         f"{str(dtype).removeprefix('torch.')} on {device}"

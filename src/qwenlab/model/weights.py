@@ -35,7 +35,7 @@ class WeightsError(QwenlabError):
 
 class Undrawn(TorchFunctionMode):
     """Draws no initial weights. Without storage there is nothing to draw, yet torch would import
-    its compiler for it: more than a second of every program that loads a model."""
+    its compiler, which would cost every program that loads a model more than a second."""
 
     def __torch_function__(
         self,
@@ -66,7 +66,7 @@ def load_weights(
     """Fills `model` (which may live on the meta device) from the safetensors in `folder`.
 
     Tensors become `dtype` (None = as stored; DeltaNet's float32 ones stay so) on `device`. All are
-    checked before the first is taken: one WeightsError lists what is missing, surplus, misshapen or
+    checked before any is loaded: one WeightsError lists what is missing, surplus, misshapen or
     quantised (no float), or says that a tied model's file stores another `lm_head`. Returns the
     names that were ignored: of a multimodal Qwen3.5 all but the language model, of a tied model an
     `lm_head` equal to the embedding, and stored RoPE frequencies.
@@ -143,8 +143,8 @@ def dtype_of(name: str, dtype: torch.dtype | None) -> torch.dtype | None:
 def language_model(
     files: dict[str, Path], config: Config
 ) -> tuple[dict[str, tuple[str, Path]], list[str]]:
-    """Our name of each tensor to its name in the file and the file, and the names of what the model
-    has no use for."""
+    """Our name of each tensor to its name in the file and the file, and the names of the tensors
+    that the model doesn't use."""
     unused = OTHER_PARTS if config.is_qwen3_5 else ()
     published = {}
     ignored = []

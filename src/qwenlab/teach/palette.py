@@ -190,11 +190,12 @@ border-radius:6px}}
 .qwl-quiz summary::-webkit-details-marker{{display:none}}
 .qwl-quiz summary::before{{content:"▸";content:"▸"/"";position:absolute;left:.7em}}
 .qwl-quiz [open]>summary::before{{content:"▾";content:"▾"/""}}
-.qwl.qwl-quiz summary:focus-visible{{outline:2px solid var(--qwl-ink);outline-offset:2px}}
+.qwl.qwl-quiz summary:focus-visible{{outline:2px solid var(--qwl-ink);outline-offset:-2px}}
 .qwl.qwl-quiz details p{{margin:0 10px 8px}}
 @media print{{.qwl-quiz details>p{{display:none}}
 .qwl-quiz.qwl-quiz summary::before{{content:"☐"}}}}
-.qwl-answers :is(td,th){{padding:3px 8px;vertical-align:top;text-align:left}}
+.qwl-answers td{{width:50%;overflow-wrap:anywhere}}
+.qwl-answers :is(td,th){{padding:3px 8px 3px 0;vertical-align:top;text-align:left}}
 .qwl.qwl code{{font-size:12px;color:inherit;background:none;border:0;padding:0}}
 .qwl.qwl-quiz code,.qwl.qwl-answers code{{font-size:.9em}}
 </style>"""

@@ -189,8 +189,8 @@ def spare_character(messages: list[dict[str, str]]) -> str:
 def guard(
     messages: list[dict[str, str]], control: list[str], exempt: tuple[str, ...], spare: str
 ) -> list[dict[str, str]]:
-    """Copies of the messages in which every control token is broken up, by `spare` after its first
-    character.
+    """Copies of the messages with every control token broken up: `spare` is inserted after its
+    first character.
 
     Splitting the rendered text on control tokens then finds only those that the template wrote, and
     removing `spare` restores the messages' own text. The tokens in `exempt` stay whole in an
@@ -220,7 +220,7 @@ def starts_of(tokens: list[str]) -> re.Pattern:
 
 
 def any_of(tokens: list[str]) -> str:
-    """A pattern for any of these tokens, the longest first; of none it matches nothing."""
+    """A pattern for any of these tokens, the longest first; without tokens it matches nothing."""
     longest_first = sorted(tokens, key=len, reverse=True)
     alternatives = "|".join(map(re.escape, longest_first)) or "(?!)"
     return f"(?:{alternatives})"

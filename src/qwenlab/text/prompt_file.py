@@ -15,7 +15,7 @@ from qwenlab.text.tokenizer import Tokenizer
 
 
 class Completion(Protocol):
-    """What is written of a completion, as `qwenlab.engine.request.RequestOutput` has it."""
+    """The fields of a completion that are written, as in `qwenlab.engine.request.RequestOutput`."""
 
     prompt: list[int]
     token_ids: list[int]
@@ -123,11 +123,10 @@ def encode_prompts(
 
 
 def check_writable(path: str | Path, prompts: str | Path) -> None:
-    """Raises PromptFileError if no file can be written to `path`, so that hours of work don't end
-    there.
+    """Raises PromptFileError if no file can be written to `path`, before hours of work depend on
+    it.
 
-    It must not be anything that a new file would destroy either: a device, a pipe, the file of
-    `prompts`.
+    It also refuses what a new file would destroy: a device, a pipe, the file of `prompts`.
     """
     path = Path(path)
     try:
@@ -136,10 +135,12 @@ def check_writable(path: str | Path, prompts: str | Path) -> None:
         if path.exists() and not path.is_file():
             raise PromptFileError(f"{path}: not an ordinary file, expected a file to write")
         if path.exists() and path.samefile(prompts):
-            raise PromptFileError(f"{path}: the file of prompts, expected another one to write")
+            raise PromptFileError(
+                f"{path}: this is the file of prompts, expected another file to write"
+            )
         part = part_of(path)
         if not os.access(part.parent, os.W_OK):
-            raise PromptFileError(f"{path}: its folder is not there or not writable")
+            raise PromptFileError(f"{path}: its folder doesn't exist or isn't writable")
         part.touch()
         part.unlink()
     except OSError as problem:

@@ -141,8 +141,8 @@ def charged(value: T) -> T:
 
 
 def size(value: object) -> int:
-    """What an operation on `value` may cost: its characters, its items, or a whole number's units
-    of 30 bits."""
+    """What an operation on `value` costs at most: its characters, its items, or the 30-bit digits
+    of a whole number."""
     if isinstance(value, str | list | tuple):
         return len(value)
     return value.bit_length() // 30 + 1 if isinstance(value, int) else 1

@@ -3,7 +3,7 @@ models have it).
 
 Control tokens (`<|im_start|>`, `<think>`, ...) are kept out of the encoder. It only ever sees text,
 so nothing that a user types can become one; only a chat template can write them. Other added
-tokens, such as the terms of a field, are ordinary text: the encoder maps each to its own id.
+tokens, such as technical terms, are ordinary text: the encoder maps each to its own id.
 """
 
 import codecs
@@ -53,9 +53,9 @@ class Tokenizer:
         source: str = FILE,
         eos_token: str | None = None,
     ) -> None:
-        """spec: the content of tokenizer.json. vocab_size: the model's, where its embedding has
-        more rows than there are tokens (Qwen3-0.6B: 151,936 for 151,669). Raises TokenizerError,
-        naming `source`."""
+        """spec: the content of tokenizer.json. vocab_size: the model's, if its embedding has more
+        rows than there are tokens (Qwen3-0.6B: 151,936 for 151,669). Raises TokenizerError, naming
+        `source`."""
         self.source = source
         self.template = template
         try:
