@@ -41,9 +41,9 @@
 // i idle, o nothing. `title` is what a pointer that rests on it is told; marked: outlined.
 // qwenlab.drawing has token_cell(tokenizer, id, real), which makes one from a token,
 // step_cell(kind, text, more), which makes one of a timeline, chat_cells(tokenizer, ids, real),
-// which makes a line from a chat, rectangle, which pads, listed(words), "A, B and C",
-// boxed(text), what stands in an answer's last box, and begun_chat(tokenizer, question, start),
-// ids.
+// which makes a line from a chat, rectangle, which pads, boxed(text), what stands in
+// an answer's last box, and begun_chat(tokenizer, question, start), ids. lists.js has range, sum,
+// listed and capital.
 
 globalThis.qwenlab = globalThis.qwenlab || {};
 
@@ -377,12 +377,6 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     }
   }
 
-  // "A, B and C"
-  function listed(words) {
-    const last = words.at(-1) ?? "";
-    return words.length > 1 ? `${words.slice(0, -1).join(", ")} and ${last}` : last;
-  }
-
   // The ids of a chat whose answer has begun with a thought, and with `start` on its first line.
   function begun_chat(tokenizer, question, start = "") {
     const chat = tokenizer.chat([{ role: "user", content: question }]);
@@ -704,6 +698,6 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   }
 
   const drawing = { element, token_text, token_cell, step_cell, chat_cells, rectangle };
-  Object.assign(drawing, { most_probable_bars, listed, boxed, begun_chat });
+  Object.assign(drawing, { most_probable_bars, boxed, begun_chat });
   Object.assign(qwenlab, { widget, mount, drawing });
 })(globalThis.qwenlab);

@@ -42,7 +42,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   const VARIANTS = ["-inf", "finfo.min", "log-sum-exp", "pads-see-themselves"];
   const FLOAT32_MIN = -3.4028234663852886e38;
 
-  const range = (end) => Array.from({ length: end }, (_, i) => i);
+  const { range } = qwenlab;
   const sigmoid = (x) => 1 / (1 + Math.exp(-x));
   const silu = (x) => x * sigmoid(x);
 
@@ -353,8 +353,8 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 
   // --- layers.py -------------------------------------------------------------------------------
 
-  // x (N, in), weight (out, in): x W^T, (N, out). Several tokens and outputs at a time, since numbers
-  // that are fetched once can then be used more often. Each sum still runs over i in order.
+  // x (N, in), weight (out, in): x W^T, (N, out). Several tokens and outputs at a time, so that a
+  // number that has been fetched is used more than once. Each sum still runs over i in order.
   function linear(x, weight, inputs) {
     const count = x.length / inputs;
     const outputs = weight.length / inputs;

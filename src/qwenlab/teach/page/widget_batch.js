@@ -48,13 +48,13 @@
   function value_of(question) {
     const asked = question.replace(/^\s*(what is|compute|calculate)\s/i, "");
     const bare = asked.replace(/[=?.\s]+$/, "").replaceAll(" ", "");
-    const sum = bare.replaceAll("×", "*").replaceAll("−", "-");
-    if (!/^\d+([+*-]\d+)+$/.test(sum)) {
+    const plain = bare.replaceAll("×", "*").replaceAll("−", "-");
+    if (!/^\d+([+*-]\d+)+$/.test(plain)) {
       return null;
     }
-    const terms = sum.replaceAll("-", "+-").split("+");
+    const terms = plain.replaceAll("-", "+-").split("+");
     const products = terms.map((term) => term.split("*").reduce((a, b) => a * Number(b), 1));
-    return String(products.reduce((a, b) => a + b, 0));
+    return String(qwenlab.sum(products));
   }
 
   // --- The widget ------------------------------------------------------------------------------
@@ -180,7 +180,7 @@
     }
 
     function count(steps, passes, padded) {
-      const tokens = rows.reduce((sum, row) => sum + useful(row), 0);
+      const tokens = qwenlab.sum(rows.map(useful));
       const words = [`Step ${steps}`, `${passes} ${passes === 1 ? "pass" : "passes"} of the model`];
       words.push(`${tokens} tokens generated`, `${padded} pads in the prompts`);
       counts.textContent = words.join(" · ");
