@@ -1,6 +1,6 @@
 // Four prompts in one batch: the rectangle that the model gets, pads on either side, hidden or
-// seen, and the answers as they are generated, correct or not. What each setting gave stays in a
-// list, for as long as the prompts are the same.
+// seen, and the answers as they are generated, correct or not. Once they have run, another setting
+// runs them again, and what each setting gave stays in a list until a prompt changes.
 //
 // Options: prompts (texts), side and pads ("left" or "right", "hidden" or "seen": what is chosen at
 // first), max_new_tokens.
@@ -67,7 +67,7 @@
 
   qwenlab.widget("batch", async (stage) => {
     const { prompts, side = "right", pads = "hidden", max_new_tokens = 60 } = stage.options;
-    const fields = prompts.map((text, i) => stage.field(`${i + 1}`, text, prepare));
+    const fields = prompts.map((text, i) => stage.field(`${i + 1}`, text, edited));
     const verdicts = prompts.map(() => element("span", { className: "qwl-verdict" }));
     fields.forEach(({ input }, i) => {
       input.setAttribute("aria-label", `Prompt ${i + 1}`);
@@ -77,10 +77,10 @@
       return element("div", { className: "qwl-asked" }, field, verdicts[i]);
     });
     const sides = [["right", "right"], ["left", "left"]];
-    const side_choice = stage.choice("Pads", sides, prepare);
-    const seen_choice = stage.choice("", [["hidden", "hidden"], ["seen", "seen"]], prepare);
+    const side_choice = stage.choice("Pads", sides, switched);
+    const seen_choice = stage.choice("", [["hidden", "hidden"], ["seen", "seen"]], switched);
     const ways = [["together", "all together"], ["alone", "one by one"]];
-    const way_choice = stage.choice("", ways, prepare);
+    const way_choice = stage.choice("", ways, switched);
     const button = stage.button("Run", run, true);
     const grid = stage.grid(CAPTION, { tight: true });
     const counts = element("p", { className: "qwl-counts" });
@@ -96,6 +96,7 @@
     stage.add(asked, controls, grid, counts, stage.sentence, list);
 
     let turn = 0; // a later act ends an earlier run
+    let has_run = false; // these prompts, under whatever setting
     const tried = new Map(); // how many answers were correct, by setting
     let tried_with = ""; // the prompts that they were tried with
     let rows = []; // what is drawn: {prompt: cells, answer: ids, stopped, alone}
@@ -140,6 +141,20 @@
     // Whether the widget knows the answer to every prompt.
     function known() {
       return fields.every(({ value }) => value_of(value) !== null);
+    }
+
+    function edited() {
+      has_run = false;
+      prepare();
+    }
+
+    // Another setting: at once, if the reader has run these prompts already.
+    function switched() {
+      if (has_run) {
+        run();
+      } else {
+        prepare();
+      }
     }
 
     // The rectangle before anything is generated.
@@ -260,6 +275,7 @@
         return;
       }
       const mine = turn;
+      has_run = true;
       stage.root.scrollIntoView({ block: "nearest" });
       stage.say("The model is generating…");
       const groups = given.together ? [rows] : rows.map((row) => [row]);
