@@ -4,12 +4,14 @@ import copy
 import re
 from importlib import import_module
 
+import numpy as np
 import pytest
 import torch
 from lesson_cells import NOTEBOOKS
 from wrong_answers import ANSWERS
 
-from qwenlab import exercises
+from qwenlab import exercises, left_pad
+from qwenlab.model.softmax import masked_softmax
 from qwenlab.teach import check
 
 NAMES = exercises.names()
@@ -26,7 +28,7 @@ def hints(answer):
 
 def fails_visibly(answer):
     """Expected stands beside theirs: in pictures, or in words where it is one number."""
-    shown = re.search("expected .*your |should be .* yours is", answer._repr_html_(), re.DOTALL)
+    shown = re.search("expected .*your|should be .* yours is", answer._repr_html_(), re.DOTALL)
     return not answer.ok and shown is not None
 
 
@@ -44,8 +46,35 @@ def test_every_page_has_its_exercises():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_solution_passes(name):
-    answer = check(name, exercises.find(name).solution)
+    solution = exercises.find(name).solution
+    answer = check(name, lambda *given: solution(*given))
     assert answer.ok and "right on all" in repr(answer) and "✓" in answer._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("name", "function"), [("left-pad", left_pad), ("masked-softmax", masked_softmax)]
+)
+def test_the_library_s_own_function_is_no_answer(name, function):
+    answer = check(name, function)
+    assert not answer.ok and "the library's own function" in repr(answer)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_right_number_is_right_whatever_its_type(name):
+    """Python's, NumPy's or a tensor's, an integer or a float; a list or a tuple of them too."""
+
+    def other_types(value, to):
+        if isinstance(value, bool):
+            return to(value)
+        if isinstance(value, (int, float)):
+            return to(float(value))
+        if isinstance(value, (list, tuple)):
+            return [other_types(entry, to) for entry in value]
+        return value
+
+    solution = exercises.find(name).solution
+    for to in (np.asarray, torch.tensor, lambda number: np.asarray([number])[0]):
+        assert check(name, lambda *given, to=to: other_types(solution(*given), to)).ok
 
 
 @pytest.mark.parametrize("name", NAMES)

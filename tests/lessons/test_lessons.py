@@ -1,4 +1,4 @@
-"""Every lesson: the frame is whole, it runs alone and offline, and any cell may run again.
+"""Every lesson: it keeps the contract, it runs alone and offline, and any cell may run again.
 
 A lesson runs once for its page and these tests. At full count it runs once more by itself, with every
 cell again, twice, in random order.
@@ -8,10 +8,15 @@ import json
 import random
 import re
 
+import contract
 import nbformat
 import pytest
+import torch
 from executed import NOTEBOOKS, executed, run, text_of
 
+from qwenlab.bench.timing import machine_name
+
+REWRITTEN = [path for path in NOTEBOOKS if path.stem in contract.REWRITTEN]
 HEADINGS = [
     "See it fail",
     "Look at it",
@@ -26,6 +31,10 @@ MOST_MEMORY = 1.5e9
 MOST_WIDTH = 79  # characters of a code cell that the page shows without scrolling
 
 lessons = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+rewritten = pytest.mark.parametrize("path", REWRITTEN, ids=lambda path: path.stem)
+old = pytest.mark.parametrize(
+    "path", [path for path in NOTEBOOKS if path not in REWRITTEN], ids=lambda path: path.stem
+)
 
 
 def read(path):
@@ -58,7 +67,27 @@ def test_the_file_is_clean(path):
     assert [line for line in lines if len(line) > MOST_WIDTH] == []
 
 
+@rewritten
+def test_it_keeps_the_contract(path):
+    found = contract.complaints(path)
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_no_two_lessons_share_a_heading():
+    assert contract.shared_headings(REWRITTEN) == []
+
+
+def test_every_fact_with_a_source_still_stands_in_its_lesson():
+    assert contract.stale_sources(REWRITTEN) == []
+
+
 @lessons
+def test_its_markdown_is_plain(path):
+    """Roles and directives would be shown raw in JupyterLab, Colab and VS Code."""
+    assert contract.plain_markdown(read(path)[0]) == []
+
+
+@old
 def test_the_frame_is_whole(path):
     notebook, codes = read(path)
     text = words(notebook)
@@ -83,7 +112,7 @@ def test_the_frame_is_whole(path):
     )
 
 
-@lessons
+@old
 def test_each_exercise_has_a_stub_a_hint_and_a_folded_solution(path):
     notebook, codes = read(path)
     stubs = checks(codes)
@@ -123,6 +152,19 @@ def test_every_cell_ran_and_every_solution_is_right(path, monkeypatch):
             text_of(cell) for cell in codes if f'check("{exercise}", {solution})' in cell.source
         ]
         assert f"✓ {exercise}: right on all" in solved
+
+
+@rewritten
+def test_what_a_clock_said_is_printed_with_its_circumstances(path):
+    """By the cell that measured or the one below it: machine, dtype, repeats and spread."""
+    kept = executed(path).cells
+    for cell, below in zip(kept, [*kept[1:], None], strict=True):
+        if not re.search(r"\balternate\(", cell.source):
+            continue
+        said = text_of(cell) + (text_of(below) if below else "")
+        machine = machine_name(torch.device("cpu")).rpartition(",")[0]
+        for due in (re.escape(machine), "float32|bfloat16", "repeat", r"\d(–| to )\d"):
+            assert re.search(due, said), f"{cell['id']} does not print {due}: {said}"
 
 
 @pytest.mark.full

@@ -229,13 +229,6 @@ def targets_as_numbers(*given):
     return answer_mask(*given).long()
 
 
-def as_wide_as_the_ids(input_ids, prompts, lengths, pad_id):
-    mask = torch.zeros(input_ids.shape, dtype=torch.bool)
-    for row, (start, end) in enumerate(zip(prompts, lengths, strict=True)):
-        mask[row, start:end] = True
-    return mask
-
-
 def means_weighted_by_counts(losses, masks):
     counts = torch.tensor([float(mask.sum()) for mask in masks])
     pairs = zip(losses, masks, strict=True)
@@ -287,9 +280,6 @@ ANSWERS = {
     },
     "completion-mask": {a_mask_of_numbers: "the mask is bool"},
     "average-loss": {one_weight: "one weight per token"},
-    "answer-mask": {
-        targets_as_numbers: "of dtype bool",
-        as_wide_as_the_ids: "one column per target",
-    },
+    "answer-mask": {targets_as_numbers: "of dtype bool"},
     "token-mean": {means_weighted_by_counts: "adds 0", one_number: "one number per micro-batch"},
 }

@@ -113,6 +113,20 @@ def test_every_notebook_is_a_page_of_the_site():
     assert all(re.fullmatch(r"\d\d(-[a-z0-9]+)+", name) for name in notebooks)
 
 
+def test_the_first_page_shows_the_path_through_all_lessons_in_order():
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    path = []
+    for part in toc["parts"]:
+        lessons = [chapter["file"] for chapter in part["chapters"]]
+        if lessons[0].startswith("notebooks/"):
+            path += [part["caption"], *lessons]
+    text = (ROOT / "book" / "welcome.md").read_text(encoding="utf-8").partition("## The path")[2]
+    steps = re.findall(r"^\*\*(.*?)\.\*\*|^(\d+)\. \[[^]]*\]\(\.\./(.*?)\.ipynb\)", text, re.M)
+    assert [part or lesson for part, _, lesson in steps] == path
+    numbers = [(int(number), lesson.split("/")[1][:2]) for _, number, lesson in steps if number]
+    assert all(number == int(name) for number, name in numbers)
+
+
 FIRST_EDITION = """01-why-batch 02-left-padding 03-combined-mask 04-nan-rows 05-linear-attention
 06-hiding-padding 07-batched-generation 08-early-stop 09-continuous-batching 10-shared-prefix
 11-evaluation 12-self-consistency 13-grpo 14-distillation""".split()

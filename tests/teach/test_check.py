@@ -5,12 +5,13 @@ The exercises themselves are tried in tests/lessons/test_exercises.py.
 
 import re
 
+import numpy as np
 import pytest
 import torch
 
 from qwenlab import combined_mask, left_pad, position_ids
 from qwenlab.teach import check
-from qwenlab.teach.checking import _show
+from qwenlab.teach.comparing import same, show
 
 
 def test_a_stub_is_not_yet():
@@ -46,8 +47,10 @@ ODD = [
     (changes_its_input, "changed its own input"),
     (
         lambda s, p: left_pad(s, p)[0],
-        "Expected 2 values back, input_ids and attention_mask; your function returned 1",
+        "Expected 2 values back, input_ids and attention_mask; your function returned 1, a Tensor",
     ),
+    (lambda s, p: {"input_ids": s}, "your function returned 1, a dict"),
+    (lambda s, p: (*left_pad(s, p), 1), "your function returned 3"),
     (lambda s, p: ([[1]], [[True]]), "input_ids should be of type Tensor, yours is list"),
     (lambda s: None, "raised TypeError"),
     (lambda s, p: left_pad(s, p) if len(s) > 1 else None, "Your function returned None"),
@@ -61,6 +64,28 @@ ODD = [
     ),
     (lambda s, p: exit(), "raised SystemExit"),
 ]
+
+
+def test_an_exception_comes_with_the_reader_s_own_line():
+    answer = check("left-pad", raises)
+    assert re.search(r"In line \d+ of your code: return \{\}\[pad_id\]", repr(answer))
+
+    def deeper(sequences, pad_id):
+        return raises(sequences, pad_id)
+
+    assert "your code: return {}[pad_id]" in repr(check("left-pad", deeper))
+
+    def in_a_library(sequences, pad_id):
+        return left_pad(sequences, "no id")
+
+    assert "your code: return left_pad(sequences" in repr(check("left-pad", in_a_library))
+
+
+def test_a_list_given_to_pytorch_is_named():
+    answer = check("cut-at-stop", lambda token_ids, stop_ids: torch.isin(token_ids, stop_ids))
+    assert "TypeError: isin() can't take these arguments - got (Tensor, list)" in repr(answer)
+    assert "Hint: stop_ids is a list; torch.tensor(stop_ids) is a tensor." in repr(answer)
+    assert "combination" not in repr(answer)
 
 
 def test_a_list_where_one_tensor_is_due_is_named_as_one():
@@ -92,18 +117,45 @@ def test_of_a_mask_with_heads_the_first_matrix_that_differs_is_drawn():
 
     answer = check("combined-mask", wrong)
     assert answer._repr_html_().count("<table") == 2 and answer._repr_html_().count(' x"') == 1
-    assert "expected mask" in repr(answer) and repr(answer).count("4  1  1  1  1  1") == 1
+    assert (
+        "expected mask[1, 0]" in repr(answer)
+        and "your mask[1, 0]" in repr(answer)
+        and repr(answer).count("4  1  1  1  1  1") == 1
+    )
     assert repr(answer).count("4  0  1  1  1  1") == 1
 
 
 def test_arguments_are_shown_with_short_floats_and_cut_one_by_one():
-    shown = _show(
+    shown = show(
+        ["logits", "ids", "config", "n"],
         (
             torch.tensor([0.1234567, 2.0, float("nan")]),
             [7] * 100,
             {"eps": 1e-6, "kinds": ["x"] * 100},
             5,
-        )
+        ),
     )
-    assert shown.startswith("([0.123, 2, nan], [7, 7") and shown.endswith(" ...}, 5)")
+    assert shown.startswith("logits = [0.123, 2, nan], ids = [7, 7")
+    assert shown.endswith(" ...}, n = 5")
     assert "{'eps': 1e-06, 'kinds': ['x'" in shown and len(shown) < 500
+
+
+def test_an_argument_of_three_dimensions_is_shown_with_its_shape():
+    assert show(["k"], (torch.ones(1, 2, 1),)) == "k (1 x 2 x 1) = [[[1], [1]]]"
+
+
+@pytest.mark.parametrize("right", [3, 0, 2.5, -1e3, 0.0, float("nan"), True])
+def test_a_number_is_compared_by_value(right):
+    numbers = [right, np.asarray(right), np.asarray([right])[0], torch.tensor(right)]
+    if not isinstance(right, bool):
+        numbers += [float(right), np.float32(right), torch.tensor(right, dtype=torch.float64)]
+    for theirs in numbers:
+        assert same(right, theirs) and same(theirs, right), type(theirs)
+    for wrong in (right + 1, str(right), [right], None, torch.tensor([right])):
+        assert not same(right, wrong) or (right != right and wrong != wrong)
+
+
+def test_a_number_that_is_nearly_right_is_right_and_a_count_is_exact():
+    assert same(0.0, -3e-17) and same(0.3, 0.1 + 0.2) and same(0.3333333, 1 / 3)
+    assert not same(0.3, 0.3001) and not same(1, True)
+    assert not same(1_000_000, 1_000_001)

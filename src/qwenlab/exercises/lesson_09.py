@@ -58,8 +58,9 @@ def _heads(
 
 
 def _tables() -> Cases:
-    yield "one head, a square table", _heads(random.Random(1), 1, 3, 3)
+    # Not one head first: what lacks the dimension of heads would give numbers, not an error.
     yield "two heads", _heads(random.Random(2), 2, 3, 3)
+    yield "one head", _heads(random.Random(1), 1, 3, 3)
     yield "keys shorter than values", _heads(random.Random(3), 2, 2, 4)
     q, k, v, decay, beta, memory = _heads(random.Random(4), 2, 4, 3)
     yield "an empty table", (q, k, v, decay, beta, torch.zeros_like(memory))
@@ -284,6 +285,10 @@ EXERCISES["state-bytes"] = Exercise(
         (
             _counted(lambda c, w, m, of, t, s: c + w + m),
             "you counted numbers. Each of them takes `size` or 4 bytes.",
+        ),
+        (
+            _counted(lambda c, w, m, of, t, s: c + w + 4 * m),
+            "`size` is not used: keys, values and windows take that many bytes a number.",
         ),
         (_counted(lambda c, w, m, of, t, s: s * c + 4 * m), "the windows are missing."),
         (

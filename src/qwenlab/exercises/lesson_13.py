@@ -44,6 +44,12 @@ def _deviation(rewards: Tensor, correction: int = 1) -> Tensor:
     return rewards.std(1, correction=correction, keepdim=True) + objective.EPSILON
 
 
+def _small_epsilon(rewards: Tensor) -> Tensor:
+    apart = rewards - _mean(rewards)
+    measured = apart / (_deviation(rewards) - objective.EPSILON + 1e-8)
+    return measured.masked_fill(rewards.amin(1, keepdim=True) == rewards.amax(1, keepdim=True), 0)
+
+
 def _variance(rewards: Tensor) -> Tensor:
     return (_deviation(rewards) - objective.EPSILON).square() + objective.EPSILON
 
@@ -76,6 +82,11 @@ EXERCISES["group-advantages"] = Exercise(
         (
             _down,
             "you compared down the columns. A group is a row, dim=1: the answers to one problem.",
+        ),
+        (
+            _small_epsilon,
+            f"add {objective.EPSILON:g} to the standard deviation: it keeps a group that hardly "
+            "differs from being blown up.",
         ),
         (
             _measured(_mean, torch.ones_like),
@@ -166,6 +177,11 @@ def _prompt_too(ids: Tensor, width: int, stop_ids: list[int]) -> Tensor:
     return completion_mask(ids, width, stop_ids) | (torch.arange(ids.shape[1]) < width)
 
 
+def _whole_width(mask: Tensor) -> str | None:
+    if mask.ndim != 2:
+        return "the mask is (B, T), prompts included."
+
+
 _ONE_ID = "you test only one of the stop ids. A Qwen checkpoint has two, and either ends an answer."
 
 EXERCISES["completion-mask"] = Exercise(
@@ -194,6 +210,15 @@ EXERCISES["completion-mask"] = Exercise(
             "only the stop ids are gone. What follows the first one no longer counts.",
         ),
         (
+            _masked(lambda stops: torch.arange(stops.shape[1]) <= stops.argmax(1, keepdim=True)),
+            "argmax is 0 where a row has no stop id, so an answer that was cut off loses all but "
+            "its first token.",
+        ),
+        (
+            _masked(lambda stops: torch.ones_like(stops, dtype=torch.bool)),
+            "all of the answer's columns count. What follows the first stop id is padding.",
+        ),
+        (
             _masked(lambda stops: stops.cumsum(1) > 0),
             "your mask is inverted: True marks what counts.",
         ),
@@ -220,10 +245,7 @@ EXERCISES["completion-mask"] = Exercise(
                 else None
             ),
         ),
-        (
-            "mask",
-            lambda value: "the mask is (B, T), prompts included." if value.ndim != 2 else None,
-        ),
+        ("mask", _whole_width),
     ),
 )
 

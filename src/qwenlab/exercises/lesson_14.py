@@ -80,11 +80,16 @@ def _changed(prompt: int | None = 0, length: int | None = 0, ids: bool = False) 
     return wrong
 
 
-def _shape(value: Tensor) -> str | None:
+def _a_column_per_token(
+    input_ids: Tensor, prompts: list[int], lengths: list[int], pad_id: int
+) -> Tensor:
+    mask = answer_mask(input_ids, prompts, lengths, pad_id)
+    return torch.cat([torch.zeros(len(mask), 1, dtype=torch.bool), mask], 1)
+
+
+def _bool(value: Tensor) -> str | None:
     if value.dtype != torch.bool:
         return "mask is of dtype bool: True where the target counts."
-    if value.ndim:
-        return "mask has one column per target: T - 1 of them, as nothing predicts the first token."
 
 
 EXERCISES["answer-mask"] = Exercise(
@@ -110,6 +115,19 @@ EXERCISES["answer-mask"] = Exercise(
         ),
         (_changed(length=None), "the pads after the answer count too."),
         (
+            _a_column_per_token,
+            "mask has one column per target: T - 1 of them, as nothing predicts the first token.",
+        ),
+        (
+            lambda *given: ~answer_mask(*given),
+            "your mask is inverted: True marks the targets that count.",
+        ),
+        (
+            _changed(prompt=-1, length=-1),
+            "shifted twice: column j of the targets is already token j + 1, so compare that with "
+            "the lengths as they are.",
+        ),
+        (
             _changed(length=-1),
             "the answer's last token is missing. It is the stop id, which the student must learn.",
         ),
@@ -118,7 +136,7 @@ EXERCISES["answer-mask"] = Exercise(
             "the answer's first token is missing. The prompt's last logits predict it.",
         ),
     ),
-    rules=(("mask", _shape),),
+    rules=(("mask", _bool),),
 )
 
 # --- truncate: (traces, stop_id, max_length) -> rows, tokens, dropped ---

@@ -1,5 +1,5 @@
 """What lessons show and how answers are checked: heatmap, timeline, fixed_slots, curve,
-side_by_side, image, explore, page_model, check, stored; and what many lessons do: ask, shown,
+side_by_side, image, explore, page_model, check, quiz, stored; and what many lessons do: ask, shown,
 until_stop, compare, difference, speed_verdict.
 
 Nothing heavy is loaded here: only the calls that need matplotlib or ipywidgets import them.
@@ -19,6 +19,7 @@ _HOME = {
     "heatmap": "heatmaps",
     "image": "pictures",
     "page_model": "in_page",
+    "quiz": "questions",
     "shown": "lesson_tools",
     "side_by_side": "pictures",
     "speed_verdict": "lesson_tools",

@@ -4,17 +4,24 @@ The exercises, with their cases and the mistakes that people make, are in `qwenl
 """
 
 import copy
+import sysconfig
 from collections.abc import Callable, Sequence
 from html import escape
-from math import isclose
+from inspect import signature
+from itertools import product
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 from qwenlab import exercises
 from qwenlab.exercises import Exercise
+from qwenlab.teach.comparing import describe, first_difference, is_tensor, kind, plain, same, show
 from qwenlab.teach.heatmaps import heatmap
 from qwenlab.teach.pictures import Html, side_by_side
 
 NOTHING = "Your function returned None."
+LIBRARY = Path(exercises.__file__).parents[1]
+PYTHON = Path(sysconfig.get_path("stdlib"))
 Verdict = tuple[
     list[str], list
 ]  # what is wrong, line by line (nothing if it is right), and pictures
@@ -48,6 +55,8 @@ def check(name: str, answer: Callable | None) -> Answer:
             False,
             [f"{name}: not yet. Give check your function itself: check({name!r}, my_function)."],
         )
+    if _is_the_library_s(answer):
+        return Answer(False, [f"{name}: that is the library's own function. Write yours."])
     exercise = exercises.find(name)
     passed = []
     count = 0
@@ -69,60 +78,112 @@ def check(name: str, answer: Callable | None) -> Answer:
     return Answer(True, [f"✓ {name}: right on all {count} cases ({', '.join(passed)})."])
 
 
+def _is_the_library_s(answer: Callable) -> bool:
+    module = getattr(answer, "__module__", None) or ""
+    return module.startswith("qwenlab.") and not module.startswith("qwenlab.exercises.")
+
+
 def _run(exercise: Exercise, arguments: tuple, answer: Callable) -> Verdict:
     """One case: what is wrong, and pictures of the expected and the reader's result."""
+    names = list(signature(exercise.solution).parameters)[: len(arguments)]
+    shown = show(names, arguments)
     given = copy.deepcopy(arguments)
     try:
         theirs = answer(*given)
     except (Exception, SystemExit) as error:
-        problem = " ".join(f"{type(error).__name__}: {error}".split())
-        return [f"Called with {_show(arguments)} your function raised {problem[:300]}"], []
+        return _raised(error, names, arguments), []
     if theirs is None:
         return [NOTHING], []
-    if not _same(given, arguments):
+    if not same(given, arguments):
         return [
-            f"Your function changed its own input {_show(arguments)}.",
+            f"Your function changed its own input, {shown}.",
             "Hint: the caller still needs its own; copy it.",
         ], []
     expected = _tuple(exercise.solution(*copy.deepcopy(arguments)))
-    # Where one value is expected, a list is one value.
-    theirs = _tuple(theirs) if len(expected) > 1 else (theirs,)
-    if len(theirs) != len(expected):
-        names = " and ".join(exercise.results)
-        due = f"Expected {len(expected)} values back, {names}"
-        return [f"{due}; your function returned {len(theirs)}."], []
+    if len(expected) == 1:  # a list is one value here
+        theirs = (theirs,)
+    elif not isinstance(theirs, (tuple, list)) or len(theirs) != len(expected):
+        due = f"Expected {len(expected)} values back, {' and '.join(exercise.results)}"
+        return [f"{due}; your function returned {_count(theirs)}."], []
     for result, right, other in zip(exercise.results, expected, theirs, strict=True):
-        if type(other) is not type(right):
-            due = f"{result} should be of type {type(right).__name__}"
-            return [f"{due}, yours is {type(other).__name__}."], []
-    if _same(expected, theirs):
+        both = is_tensor(right) and is_tensor(other)
+        if kind(other) != kind(right) and not both:
+            due = f"{result} should be of type {kind(right)}"
+            return [f"{due}, yours is {kind(other)}."], []
+    if same(expected, tuple(theirs)):
         return [], []
     triples = zip(exercise.results, expected, theirs, strict=True)
     result, right, other = next(filter(_differ, triples))
-    if _describe(right) == _describe(other):
-        lines = [f"Given {_show(arguments)}: {result} has the wrong values."]
-    else:
-        due = f"{result} should be {_describe(right)}"
-        lines = [f"Given {_show(arguments)}: {due}, yours is {_describe(other)}."]
-    hint = _hint(exercise, arguments, expected, theirs)
+    lines = [f"Given {shown}: {_unlike(result, right, other)}"]
+    hint = _hint(exercise, arguments, expected, tuple(theirs))
     if hint:
         lines.append(f"Hint: {hint}")
-    right, other = _matrices(right, other)
-    pictures = [_picture(right, f"expected {result}"), _picture(other, f"your {result}", right)]
-    return lines, list(filter(None, pictures))
+    return lines, _pictures(result, right, other)
+
+
+def _raised(error: BaseException, names: list[str], arguments: tuple) -> list[str]:
+    """What a reader's function raised, with the line of their code that did."""
+    text = str(error)
+    overloads = "received an invalid combination of arguments"
+    if overloads in text:  # PyTorch lists all it would have taken
+        text = text.split(", but expected")[0].replace(overloads, "can't take these arguments")
+    problem = " ".join(f"{type(error).__name__}: {text}".split())[:300]
+    lines = [f"Called with {show(names, arguments)} your function raised {problem}"]
+    own = [frame for frame in extract_tb(error.__traceback__) if not _is_library(frame.filename)]
+    if own:
+        lines.append(f"In line {own[-1].lineno} of your code: {own[-1].line}")
+    if isinstance(error, TypeError) and "list" in text:
+        for name, value in zip(names, arguments, strict=True):
+            if isinstance(value, list):
+                return [*lines, f"Hint: {name} is a list; torch.tensor({name}) is a tensor."]
+    return lines
+
+
+def _is_library(filename: str) -> bool:
+    """Whether a file is qwenlab's, an installed package's or Python's own, and not a reader's."""
+    path = Path(filename)
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    ours = path.is_relative_to(LIBRARY) or path.is_relative_to(PYTHON)
+    return bool(installed) or ours or filename.startswith("<frozen")
+
+
+def _count(theirs: Any) -> str:
+    """How many values came back: "1, a dict"."""
+    if isinstance(theirs, (tuple, list)):
+        return str(len(theirs))
+    return f"1, a {kind(theirs)}"
+
+
+def _unlike(result: str, right: Any, other: Any) -> str:
+    """The sentence that says how a result is wrong."""
+    if not is_tensor(right) or right.ndim == 0:
+        right, other = plain(right), plain(other)
+    if describe(right) != describe(other):
+        return f"{result} should be {describe(right)}, yours is {describe(other)}."
+    if not is_tensor(right):
+        return f"{result} has the wrong value."
+    index = first_difference(right, other)
+    due, found = right[tuple(index)].item(), other[tuple(index)].item()
+    values = f"expected {_digits(due)}, yours is {_digits(found)}"
+    return f"{result} has wrong values, first at {index}: {values}."
+
+
+def _digits(number: float) -> str:
+    """Enough digits to see a difference that counts."""
+    return f"{number:.7g}" if isinstance(number, float) else str(number)
 
 
 def _differ(triple: tuple) -> bool:
     """Whether a result, (name, right, theirs), is wrong."""
     _, right, theirs = triple
-    return not _same(right, theirs)
+    return not same(right, theirs)
 
 
 def _hint(exercise: Exercise, arguments: tuple, expected: tuple, theirs: tuple) -> str | None:
     """The hint of the first mistake with this very output, or else of the first broken rule."""
     for wrong, hint in exercise.mistakes:
         output = _tuple(wrong(*copy.deepcopy(arguments)))
-        if _same(output, theirs) and not _same(output, expected):
+        if same(output, theirs) and not same(output, expected):
             return hint
     results = dict(zip(exercise.results, theirs, strict=True))
     for name, rule in exercise.rules:
@@ -136,68 +197,36 @@ def _tuple(value: Any) -> tuple:
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
-def _same(a: Any, b: Any) -> bool:
-    """Equal in type, shape, dtype and values; floats within 1e-5, NaN equal to NaN."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, (tuple, list)):
-        return len(a) == len(b) and all(map(_same, a, b))
-    if hasattr(a, "is_floating_point"):  # a tensor
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return False
-        if a.is_floating_point():
-            return a.allclose(b, 1e-5, 1e-5, equal_nan=True)
-        return bool((a == b).all())
-    if isinstance(a, float):
-        return isclose(a, b, rel_tol=1e-5) or (a != a and b != b)
-    return a == b
+def _pictures(result: str, right: Any, other: Any) -> list[Html]:
+    """Expected and theirs side by side: of masks or weights (..., Q, K) the first matrices that
+    differ, named by their index."""
+    if 0 in [*getattr(right, "shape", ()), *getattr(other, "shape", ())]:
+        return []
+    place = ""
+    if min(getattr(right, "ndim", 0), getattr(other, "ndim", 0)) > 2:
+        index = _first_unlike(right, other)
+        place = f"[{', '.join(map(str, index))}]"
+        right, other = right[index], other[index]
+    right, other = _as_rows(right), _as_rows(other)
+    pictures = [
+        _picture(right, f"expected {result}{place}"),
+        _picture(other, f"your {result}{place}", right),
+    ]
+    return list(filter(None, pictures))
 
 
-def _describe(value: Any) -> str:
-    if hasattr(value, "is_floating_point"):
-        shape = " x ".join(map(str, value.shape)) or "single number"
-        return f"{str(value.dtype).removeprefix('torch.')} {shape}"
-    return repr(value)
+def _first_unlike(right: Any, other: Any) -> tuple[int, ...]:
+    """The index of the first matrices that differ, which both have; else of the first."""
+    if right.shape[:-2] == other.shape[:-2]:
+        for index in product(*map(range, right.shape[:-2])):
+            if not same(right[index], other[index]):
+                return index
+    return (0,) * (min(right.ndim, other.ndim) - 2)
 
 
-def _show(arguments: tuple) -> str:
-    """As text, floats to 3 digits; each argument, and each entry of a dict, is cut by itself."""
-    return f"({', '.join(map(_short, arguments))})"
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, dict):
-        entries = []
-        for key, entry in value.items():
-            entries.append(f"{key!r}: {_short(entry)}")
-        return f"{{{', '.join(entries)}}}"
-    text = repr(_rounded(value)).replace(".0,", ",").replace(".0]", "]")
-    return text if len(text) <= 200 else text[:200] + " ..."
-
-
-def _rounded(value: Any) -> Any:
-    value = value.tolist() if hasattr(value, "tolist") else value
-    if type(value) in (list, tuple):
-        return type(value)(map(_rounded, value))
-    if isinstance(value, float):
-        return round(value, 3) or value  # a tiny one stays as it is
-    return value
-
-
-def _matrices(right: Any, other: Any) -> tuple:
-    """The first matrices of masks or weights (..., Q, K) that differ. A vector is one row."""
-    if getattr(right, "ndim", 0) == 1:
-        right = right[None]
-    if getattr(other, "ndim", 0) == 1:
-        other = other[None]
-    if min(getattr(right, "ndim", 0), getattr(other, "ndim", 0)) <= 2:
-        return right, other
-    # The shapes may differ.
-    pairs = list(zip(right.flatten(0, -3), other.flatten(0, -3), strict=False))
-    for pair in pairs:
-        if not _same(*pair):
-            return pair
-    return pairs[0] if pairs else (right, other)
+def _as_rows(value: Any) -> Any:
+    """A vector as a matrix of one row."""
+    return value[None] if getattr(value, "ndim", 0) == 1 else value
 
 
 def _picture(value: Any, title: str, right: Any = None) -> Html | None:

@@ -179,5 +179,22 @@ clip-path:inset(50%);white-space:nowrap}}
 .qwl-bad{{border-left:4px solid var(--qwl-muted);padding-left:8px}}
 .qwl-good{{border-left:4px solid var(--qwl-good);padding-left:8px}}
 .qwl.qwl p{{margin:3px 0}}
+.qwl.qwl-quiz{{font:inherit;max-width:46rem;border:0;min-width:0}}
+.qwl-quiz legend{{float:left;width:100%;padding:0;margin:0 0 6px;font:inherit;font-weight:600;\
+color:inherit}}
+.qwl.qwl.qwl.qwl-quiz details{{clear:both;margin:0 0 6px;border:1px solid var(--qwl-line);\
+border-radius:6px;
+background:none;overflow-wrap:anywhere}}
+.qwl.qwl-quiz summary{{position:relative;list-style:none;padding:6px 10px 6px 1.9em;\
+border-radius:6px}}
+.qwl-quiz summary::-webkit-details-marker{{display:none}}
+.qwl-quiz summary::before{{content:"▸";content:"▸"/"";position:absolute;left:.7em}}
+.qwl-quiz [open]>summary::before{{content:"▾";content:"▾"/""}}
+.qwl.qwl-quiz summary:focus-visible{{outline:2px solid var(--qwl-ink);outline-offset:2px}}
+.qwl.qwl-quiz details p{{margin:0 10px 8px}}
+@media print{{.qwl-quiz details>p{{display:none}}
+.qwl-quiz.qwl-quiz summary::before{{content:"☐"}}}}
+.qwl-answers :is(td,th){{padding:3px 8px;vertical-align:top;text-align:left}}
 .qwl.qwl code{{font-size:12px;color:inherit;background:none;border:0;padding:0}}
+.qwl.qwl-quiz code,.qwl.qwl-answers code{{font-size:.9em}}
 </style>"""
