@@ -203,6 +203,20 @@ def test_what_each_setting_gave_is_remembered_until_a_prompt_changes(page):
     page.get_by_label("Prompt 1").fill(PROMPTS[0])
 
 
+def test_once_prompts_have_run_another_setting_runs_them_again(page):
+    for row, text in enumerate(PROMPTS):
+        page.get_by_label(f"Prompt {row + 1}").fill(text)
+    choose(page, "together", "left", "seen", "right", "hidden")
+    sentence = page.locator(".qwl-sentence")
+    assert sentence.inner_text().endswith("Press Run, or Enter in a prompt.")
+    assert run(page).startswith("2 of 4 answers are correct")
+    choose(page, "left")
+    page.wait_for_function(OVER.replace("answers", "^4 of 4 answers"))
+    page.get_by_label("Prompt 1").fill("6+6?")
+    choose(page, "right")
+    assert sentence.inner_text().endswith("Press Run, or Enter in a prompt.")
+
+
 def test_a_prompt_that_is_full_says_so(page):
     field = page.get_by_label("Prompt 2")
     height = page.locator(".qwl-page").bounding_box()["height"]
