@@ -15,9 +15,12 @@ WIDGETS7_PINS := ipywidgets==7.7.5 ipython-genutils==0.2.0
 OMP_WAIT_POLICY ?= PASSIVE
 export OMP_WAIT_POLICY
 
+# Compiled modules are kept, as Python does by default: a book and the tests start hundreds of processes.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Tests run in as many processes as there are cores (at most four), each with one thread. A file stays in
 # one of them, but for those whose tests share nothing, and the longest come first (tests/conftest.py).
-TESTS := OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+TESTS := OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help book test test-all lab read repository clean distclean

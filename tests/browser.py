@@ -49,13 +49,23 @@ def chromium():
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
         yield browser
+        CONTEXTS.clear()
         browser.close()
 
 
+CONTEXTS = {}  # of the browser that runs, by their options
+
+
 def open_page(chromium, address: str, **options):
-    """A tab without a network, and what it complains of."""
-    context = chromium.new_context(offline=True, **options)
-    page = context.new_page()
+    """A tab without a network, and what it complains of.
+
+    Tabs of the same options share a context, so that their scripts are compiled once: close the
+    tab alone.
+    """
+    key = repr(sorted(options.items()))
+    if key not in CONTEXTS:
+        CONTEXTS[key] = chromium.new_context(offline=True, **options)
+    page = CONTEXTS[key].new_page()
     complaints = []
     page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -3,6 +3,7 @@ network."""
 
 import os
 import signal
+import sys
 
 # Both are read on import, of huggingface_hub and torch; a test that needs a hub starts its own.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -13,8 +14,12 @@ import torch
 from browser import address, chromium  # noqa: F401  (fixtures)
 from helpers import FAMILIES, FULL, random_model
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from qwenlab.cli.main import main
+
+# jsonschema, below nbformat, does without it. On import it builds grammars for a second.
+sys.modules["rfc3987_syntax"] = None
 
 # A shell's background jobs ignore Ctrl-C; tests press it.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -27,30 +32,38 @@ settings.load_profile("qwenlab")
 THREADS = torch.get_num_threads()
 
 
-# Files whose tests share nothing and take long: with `--dist loadgroup` each test goes to whatever
-# process is idle.
-APART = ("test_lessons.py", "test_live.py")
+# Files whose tests share nothing and take long: each test goes to whatever process is idle.
+APART = ("test_lessons.py", "test_live.py", "test_verdicts.py")
 # Files that import models of transformers, which takes seconds: one process does.
 TRANSFORMERS = (
     "test_config.py",
     "test_hybrid_parity.py",
+    "test_lesson_boxes.py",
     "test_loading.py",
     "test_parity.py",
     "test_peers.py",
+    "test_tiny.py",
 )
 # The longest files. They come first, so that no process ends alone.
 LONGEST = (
     "test_browser.py",
+    *TRANSFORMERS,
     *APART,
-    "test_lesson_12.py",
+    "test_sampling_widgets.py",
     "test_grading.py",
+    "test_page_model.py",
+    "test_lesson_12.py",
+    "test_mask_and_nan.py",
+    "test_batch_widgets.py",
+    "test_evaluation.py",
     "test_site.py",
     "test_distillation.py",
-    *TRANSFORMERS,
+    "test_engine.py",
     "test_lesson_13.py",
     "test_lesson_14.py",
-    "test_evaluation.py",
+    "test_lesson_11.py",
     "test_grpo.py",
+    "test_chat.py",
 )
 
 
@@ -59,19 +72,30 @@ def place_in_line(item) -> int:
     return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
-def group(item) -> str:
-    """Tests of one group run in one process."""
-    if item.path.name in APART:
-        return item.name
-    return "transformers" if item.path.name in TRANSFORMERS else item.path.name
-
-
 def pytest_collection_modifyitems(items):
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(group(item)))
         if not FULL and item.get_closest_marker("full"):
             item.add_marker(pytest.mark.skip(reason="full count only: make test-all"))
     items.sort(key=place_in_line)
+
+
+class Groups(LoadScopeScheduling):
+    """Tests of one group run in one process, so that a module's fixtures are made once.
+
+    Not by `--dist loadgroup`: pytest-xdist 3.8 writes its groups into an attribute that pytest 9.2
+    no longer reads, and spreads the tests one by one.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        name = nodeid.split("::")[0].split("/")[-1]
+        if name in APART:
+            return nodeid
+        return "transformers" if name in TRANSFORMERS else name
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return Groups(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -276,3 +276,15 @@ def test_make_alone_lists_the_targets(tmp_path):
     run = make(tmp_path, "/usr/bin:/bin")
     assert run.returncode == 0 and "make book" in run.stdout and "make test-all" in run.stdout
     assert not (tmp_path / ".venv").exists()
+
+
+@pytest.mark.full
+def test_tests_of_one_file_run_in_one_process():
+    """So that what they share is made once."""
+    files = ["tests/test_files.py", "tests/test_imports.py", "tests/test_interrupts.py"]
+    spread = ["-n", "2", "--dist", "loadscope", "--no-loadscope-reorder", "-vv"]
+    command = [sys.executable, "-m", "pytest", *spread, *files]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    ran = re.findall(r"\[(gw\d)\] .* (tests/\w+\.py)::", run.stdout)
+    assert {file for _, file in ran} == set(files)
+    assert len(set(ran)) == len(files) and len({process for process, _ in ran}) == 2

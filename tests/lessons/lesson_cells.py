@@ -71,6 +71,14 @@ def say(lesson, cell, capsys, *changes):
     return capsys.readouterr().out
 
 
+def shown(name, cell):
+    """What a lesson's page shows of a cell, as text."""
+    for kept in executed(NOTEBOOKS / f"{name}.ipynb").cells:
+        if kept["id"] == cell:
+            return text_of(kept)
+    raise KeyError(cell)
+
+
 class Lesson:
     """A lesson's code cells, run by their id in one namespace."""
 
@@ -101,11 +109,8 @@ class Lesson:
         return capsys.readouterr().out
 
     def shown(self, cell):
-        """What the lesson's page shows of a cell: the same as `say` without running it again."""
-        for kept in executed(NOTEBOOKS / f"{self.name}.ipynb").cells:
-            if kept["id"] == cell:
-                return text_of(kept)
-        raise KeyError(cell)
+        """The same as `say` without running the cell again."""
+        return shown(self.name, cell)
 
 
 def lesson_of_a_page(name, until):

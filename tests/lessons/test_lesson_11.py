@@ -24,8 +24,8 @@ def lesson():
     return lesson_of_a_page("11-evaluation", until="killed")
 
 
-def test_one_by_one_says_the_same_slowly(lesson, capsys):
-    said = lesson.say("one-by-one", capsys)
+def test_one_by_one_says_the_same_slowly(lesson):
+    said = lesson.shown("one-by-one")
     assert "answers are the same" in said and numbers(r"(\d+) problems", said) == [16, 120]
 
 
@@ -51,26 +51,26 @@ def test_of_the_hand_made_texts_each_naive_grader_gets_some_wrong_and_ours_none(
     assert all(any(i == row for row, _ in names["wrong"]) for i in range(len(names["CASES"])))
 
 
-def test_the_plain_loop_is_the_library_s(lesson, capsys):
+def test_the_plain_loop_is_the_library_s(lesson):
     told = [
         {key: one[key] for key in lesson.names["in_one_go"][0]}
         for one in lesson.names["evaluation"].records
     ]
     assert told == lesson.names["in_one_go"]
-    said = lesson.say("library", capsys)
+    said = lesson.shown("library")
     assert "resumed: same" in said and "plain code: same" in said and "run.json" in said
 
 
-def test_killed_and_taken_up_again_it_is_the_same(lesson, capsys):
-    said = lesson.say("killed", capsys)
+def test_killed_and_taken_up_again_it_is_the_same(lesson):
+    said = lesson.shown("killed")
     assert "killed\n" in said and "50 records are there, 70 problems are left" in said
     assert said.endswith("same as in one go\n")
     order = json.loads(re.search(r"ending: (\[.+\])", said)[1])
     assert order != sorted(order)  # so counting lines would not do
 
 
-def test_the_cap_decides_the_score(lesson, capsys):
-    said = lesson.say("loses-cap", capsys, ("print(", "print(None, "))
+def test_the_cap_decides_the_score(lesson):
+    said = lesson.shown("loses-cap")
     accuracy = numbers(r"accuracy ([\d.]+)", said)
     cut_off = numbers(r"cut off ([\d.]+)", said)
     assert accuracy == sorted(accuracy) and cut_off == sorted(cut_off, reverse=True)

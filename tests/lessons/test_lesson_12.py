@@ -59,8 +59,8 @@ def test_the_vote_of_16_gains_and_the_vote_of_2_hardly(lesson):
     assert worth[16][2] - plain[16] > 0.2
 
 
-def test_the_library_votes_the_same(lesson, capsys):
-    assert "same votes as ours in 16 of 16 problems" in lesson.say("library", capsys)
+def test_the_library_votes_the_same(lesson):
+    assert "same votes as ours in 16 of 16 problems" in lesson.shown("library")
 
 
 def chance(won, lost):
@@ -157,8 +157,8 @@ def test_sixteen_at_once_take_a_fraction_of_the_steps_of_one_by_one(lesson, caps
     assert one_by_one > 5 * len(together.steps)  # alone every token is a step
 
 
-def test_in_a_full_batch_sixteen_samples_cost_several_times_as_much(lesson, capsys):
-    _, tokens = numbers(r"([\d.]+) times the", lesson.say("loses-full", capsys))
+def test_in_a_full_batch_sixteen_samples_cost_several_times_as_much(lesson):
+    _, tokens = numbers(r"([\d.]+) times the", lesson.shown("loses-full"))
     assert 12 < tokens < 20
     once = lesson.names["sample"](lesson.names["problems"], 1, temperature=1.0)[1]
     assert len(lesson.names["full"].steps) > 4 * len(once.steps)
@@ -183,7 +183,7 @@ def outcome(said):
 
 
 def test_breaking_shows_what_the_text_says(lesson, capsys):
-    whole = outcome(lesson.say("break-me", capsys))
+    whole = outcome(lesson.shown("break-me"))
     broken = {}
     for number in ("1", "2", "4"):
         said = lesson.say("break-me", capsys, *BREAKS[number])

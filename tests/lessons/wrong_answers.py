@@ -12,8 +12,9 @@ from torch import Tensor
 
 from qwenlab import combined_mask, left_pad, position_ids
 from qwenlab.exercises.lesson_01 import bytes_per_step
+from qwenlab.exercises.lesson_03 import packed_mask
 from qwenlab.exercises.lesson_05 import cut_at_stop, decode_step
-from qwenlab.exercises.lesson_06 import survivors
+from qwenlab.exercises.lesson_06 import scatter_back, survivors
 from qwenlab.exercises.lesson_08 import prefill_tokens, repeat_rows
 from qwenlab.exercises.lesson_09 import delta_step, state_bytes
 from qwenlab.exercises.lesson_11 import last_box
@@ -44,16 +45,20 @@ def positions_as_floats(mask):
 # --- Lesson 03 ---
 
 
-def a_triangle_of_numbers(queries, keys):
-    return torch.ones(queries, keys).tril(keys - queries)
-
-
 def without_heads(mask, queries):
     return combined_mask(mask, queries)[:, 0]
 
 
 def zeros_and_ones(mask, queries):
     return combined_mask(mask, queries).long()
+
+
+def packed_without_heads(text_ids):
+    return packed_mask(text_ids)[:, 0]
+
+
+def packed_zeros_and_ones(text_ids):
+    return packed_mask(text_ids).long()
 
 
 # --- Lesson 04 ---
@@ -67,8 +72,8 @@ def one_answer_a_row(mask):
     return ~mask[:, 0]
 
 
-def one_maximum(scores, mask):
-    terms = torch.exp(scores - scores.max()) * mask
+def one_maximum(scores, bias):
+    terms = torch.exp(scores + bias - scores.max()) * (bias > torch.finfo(bias.dtype).min)
     return terms / (terms.sum(-1, keepdim=True) + 1e-9)
 
 
@@ -119,6 +124,19 @@ def empty_without_dtype(rows, done):
 def squeezed(rows, done):
     keep = survivors(rows, done)[0].squeeze()
     return keep, rows[keep]
+
+
+def narrow(rows, done):
+    keep, left = survivors(rows, done)
+    return keep.int(), left.int()
+
+
+def sampled_as_floats(*given):
+    return scatter_back(*given).float()
+
+
+def sampled_as_a_column(*given):
+    return scatter_back(*given)[:, None]
 
 
 # --- Lesson 08 ---
@@ -244,8 +262,11 @@ ANSWERS = {
     "bytes-per-step": {two_matrices_in_the_mlp: "count the matrices"},
     "left-pad": {a_mask_of_integers: "the mask is bool"},
     "position-ids": {positions_as_floats: "int64"},
-    "cached-mask": {a_triangle_of_numbers: "a mask is bool"},
     "combined-mask": {without_heads: "dimension for the heads", zeros_and_ones: "a mask is bool"},
+    "packed-mask": {
+        packed_without_heads: "dimension for the heads",
+        packed_zeros_and_ones: "a mask is bool",
+    },
     "nan-rows": {counted: "answer with bool", one_answer_a_row: "shape (B, T)"},
     "masked-softmax": {one_maximum: "one maximum for all"},
     "decode-step": {
@@ -259,7 +280,9 @@ ANSWERS = {
         a_column: "gives (K, 1)",
         empty_without_dtype: "makes floats",
         squeezed: "takes that away",
+        narrow: "the dtype of an index",
     },
+    "scatter-back": {sampled_as_floats: "int64", sampled_as_a_column: "one id per request"},
     "repeat-rows": {
         three_dimensions: "one dimension for all copies",
         prompt_as_a_column: "prompt is (B * n,)",

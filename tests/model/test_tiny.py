@@ -102,9 +102,14 @@ def second_questions():
     return asked
 
 
-def test_accuracy(tiny, name):
+@pytest.fixture(scope="module")
+def greedy_answers(tiny):
+    return answers(tiny, alone())
+
+
+def test_accuracy(tiny, name, greedy_answers):
     least, most = SHIPPED[name][:2]
-    greedy, right = answers(tiny, alone())
+    greedy, right = greedy_answers
     assert least <= right <= most
     assert sum(answer.finish_reason == "stop" for answer in greedy) >= 0.95 * len(greedy)
     seeds = [problem.number for problem in PROBLEMS]
@@ -116,8 +121,8 @@ def test_accuracy(tiny, name):
 
 
 @pytest.mark.parametrize("instruction", [USUAL_INSTRUCTION, HELD_OUT_INSTRUCTION])
-def test_an_instruction_changes_little(tiny, instruction):
-    _, bare = answers(tiny, alone())
+def test_an_instruction_changes_little(tiny, greedy_answers, instruction):
+    _, bare = greedy_answers
     _, instructed = answers(tiny, alone(instruction))
     assert abs(instructed - bare) <= count(0.05, 0.03)
 
@@ -139,7 +144,7 @@ def test_in_a_chat_the_second_question_needs_the_first_answer(tiny, name):
 @pytest.mark.parametrize("temperature", [1.0, pytest.param(0.7, marks=pytest.mark.full)])
 def test_a_vote_pays_on_the_base_model(temperature):
     model, tokenizer = qwenlab.load("tiny-base", device="cpu")
-    problems = load_problems("tiny-test", count(100, 1000))
+    problems = load_problems("tiny-test", count(64, 1000))
     options = {"max_new_tokens": 256, "batch_size": 128, "top_p": 1.0}
     greedy = evaluate(model, tokenizer, problems, max_new_tokens=256).accuracy
     sampling = {"samples": 16, "temperature": temperature}

@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from browser import DESK, TELEPHONE, Watch, write_widget_page
+from browser import DESK, TELEPHONE, Watch, open_page, write_widget_page
 from bs4 import BeautifulSoup
 from helpers import count
 
@@ -48,16 +48,18 @@ def open_widget(chromium, folders):
     tabs = []
 
     def open_one(name):
-        watch = Watch(chromium, folders[name].as_uri() + "/")
-        tabs.append(watch)
-        page = watch.open("page.html")
+        size = {"width": DESK, "height": 900}
+        page, complaints = open_page(
+            chromium, (folders[name] / "page.html").as_uri(), viewport=size
+        )
+        tabs.append((page, complaints))
         page.wait_for_selector("[data-state=ready]")
         return page
 
     yield open_one
-    for watch in tabs:
-        assert watch.errors == [] and watch.outside == []
-        watch.context.close()
+    for page, complaints in tabs:
+        assert complaints == []
+        page.close()
 
 
 # Presses a button of the widget `times` times, or until the sentence matches `until`.

@@ -181,8 +181,8 @@ def test_the_widget_answers_the_keyboard_and_the_mouse(lesson, theme):
     assert watch.errors == [] and watch.outside == []
 
 
-# Lessons whose numbers are worked out from hundreds of answers.
-SLOW = ("11-evaluation", "12-self-consistency")
+# Lessons whose numbers take seconds to be worked out: by plain loops, or from hundreds of answers.
+SLOW = ("05-batched-generation", "11-evaluation", "12-self-consistency")
 COUNTS = """(widget) => [...widget.querySelectorAll(".qwl-controls > *")].map((control) => {
   const range = control.querySelector("input[type=range]");
   return range ? Number(range.max) + 1 : control.querySelector("input[type=checkbox]") ? 2

@@ -174,7 +174,7 @@ def test_the_definition_is_shown_on_focus_within_the_window(chromium, site, widt
     page.keyboard.press("Escape")
     assert term.evaluate(shown) == ""
     assert complaints == []
-    page.context.close()
+    page.close()
 
 
 def test_a_first_tap_shows_the_definition_and_a_second_follows_the_link(chromium, site):
@@ -190,4 +190,4 @@ def test_a_first_tap_shows_the_definition_and_a_second_follows_the_link(chromium
     assert page.url.endswith("page.html") and term.evaluate("t => t.matches('.qwl-term-open')")
     term.tap()
     page.wait_for_url("**/glossary.html#term-decode")
-    page.context.close()
+    page.close()

@@ -151,4 +151,4 @@ def test_a_page_mounts_the_widget_answers_and_can_lose_the_scripts(
     assert page.get_by_text("a still").is_visible()
     assert page.get_by_text("run this cell").is_visible()  # once
     assert complaints == []
-    page.context.close()
+    page.close()

@@ -71,7 +71,7 @@ class Tab:
         return self
 
     def __exit__(self, *_):
-        self.page.context.close()
+        self.page.close()
 
 
 @pytest.mark.parametrize("width", [DESK, TELEPHONE])

@@ -87,7 +87,7 @@ def test_the_example_runs_on_a_checkpoint_of_one_s_own(chromium, tmp_path, monke
         page.set_viewport_size({"width": width, "height": 600})
         assert abs(page.locator("[data-widget]").bounding_box()["height"] - kept) <= 1
     assert complaints == []
-    page.context.close()
+    page.close()
 
 
 @pytest.mark.browser
@@ -97,4 +97,4 @@ def test_a_widget_says_when_the_model_is_of_the_wrong_kind(chromium, tmp_path):
     page.wait_for_selector("[data-state=failed]")
     assert "tiny has no linear layer" in page.locator(".qwl-sentence").inner_text()
     assert all("no linear layer" in words for words in complaints)
-    page.context.close()
+    page.close()

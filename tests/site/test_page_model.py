@@ -107,7 +107,7 @@ def page(chromium, site):
     page.evaluate("(names) => Promise.all(names.map(qwenlab.bring))", [*DENSE, *HYBRIDS])
     yield page
     assert complaints == []
-    page.context.close()
+    page.close()
 
 
 # --- Logits --------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_logits_are_those_of_the_library(page, cases):
 
 MUTATIONS = {
     "mask ignored": ("masked_softmax(scores, mask, how, itself)", "masked_softmax(scores, null, how, itself)"),
-    "masked keys skipped": ("mean[i] += weights[key] *", "if (weights[key]) mean[i] += weights[key] *"),
+    "masked keys skipped": ("mean[i] += weight *", "if (weight) mean[i] += weight *"),
     "rotary positions off by one": ("starts[b] + t", "Math.max(0, starts[b] - 1) + t"),
     "rotary partner off by one": ("const b = x[start + half + i];", "const b = x[start + half + i - 1];"),
     "key heads mixed up": ("Math.floor(head / groups)", "head % this.kv_heads"),
@@ -681,7 +681,7 @@ def test_scripts_and_weights_come_when_they_are_first_asked_for(chromium, site):
     refused = page.evaluate("qwenlab.bring('nobody').catch((error) => error.message)")
     assert refused == "model-nobody.js can't be loaded: is the model in qwenlab_page_models?"
     assert all("model-nobody.js" in line or "ERR_FILE" in line for line in complaints)
-    page.context.close()
+    page.close()
 
 
 @browser
@@ -706,7 +706,7 @@ def test_an_output_brings_everything_that_it_needs(chromium, tmp_path, scripts):
         for script in page_scripts().values():  # the output is shown once more
             frame.evaluate(script)
         assert frame.evaluate("qwenlab.load('tiny')[0].forward([[1]])[0][0].length") == 512
-    page.context.close()
+    page.close()
 
 
 @browser
@@ -717,7 +717,7 @@ def test_every_page_of_the_site_can_bring_a_model(chromium, name):
     page, complaints = open_page(chromium, (SITE / name).as_uri())
     bring = "qwenlab.bring('tiny-hybrid').then(([model]) => model.config.vocab_size)"
     assert page.evaluate(bring) == 512 and complaints == []
-    page.context.close()
+    page.close()
 
 
 def test_on_the_site_an_output_is_a_line_and_the_scripts_are_elsewhere(monkeypatch):

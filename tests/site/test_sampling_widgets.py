@@ -54,7 +54,7 @@ def open_widget(chromium, addresses):
     yield open_one
     for page, complaints in tabs:
         assert complaints == []
-        page.context.close()
+        page.close()
 
 
 def prompt_ids(tokenizer, text):

@@ -30,7 +30,7 @@ print(6 * 7)
 """
 
 
-def small_book(folder, cell):
+def small_book(folder, cell, **metadata):
     """A book with our _config.yml, one page of prose and one notebook with one cell."""
     for name in ("_config.yml", "_static", "assets"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
@@ -42,7 +42,10 @@ def small_book(folder, cell):
     (folder / "book" / "page.md").write_text("# A page of prose\n\nWords.\n")
     notebook = nbformat.v4.new_notebook(
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
-        cells=[nbformat.v4.new_markdown_cell("# One cell"), nbformat.v4.new_code_cell(cell)],
+        cells=[
+            nbformat.v4.new_markdown_cell("# One cell"),
+            nbformat.v4.new_code_cell(cell, metadata=metadata),
+        ],
     )
     (folder / "notebooks").mkdir()
     nbformat.write(notebook, folder / "notebooks" / "01-one-cell.ipynb")
@@ -64,7 +67,7 @@ def test_a_failing_cell_fails_the_build_twice_in_a_row(tmp_path):
 
 
 def test_a_good_cell_passes_and_launch_addresses_are_notebooks(tmp_path):
-    small_book(tmp_path, "1/1")
+    small_book(tmp_path, "# @title One by one\n1/1", tags=["hide-input"])
     (tmp_path / "book" / "page.md").write_text(EXECUTED_PROSE)
     set_repository(tmp_path, URL, "main")
     run = build(tmp_path, "-W", "-n", "--keep-going")
@@ -94,11 +97,13 @@ def test_a_good_cell_passes_and_launch_addresses_are_notebooks(tmp_path):
         colab
         == "https://colab.research.google.com/github/someone/qwenlab/blob/main/notebooks/01-one-cell.ipynb"
     )
+    lesson = (tmp_path / "_build" / "html" / "notebooks" / "01-one-cell.html").read_text("utf-8")
+    assert "One by one" in lesson and "Hide: One by one" in lesson
+    assert "Show code cell source" not in lesson  # a folded cell is announced by its title
+
     assert (tmp_path / "notebooks" / "01-one-cell.ipynb").is_file()
     edit = "https://github.com/someone/qwenlab/edit/main/notebooks/01-one-cell.ipynb"
-    assert edit in (tmp_path / "_build" / "html" / "notebooks" / "01-one-cell.html").read_text(
-        encoding="utf-8"
-    )
+    assert edit in lesson
 
 
 def test_every_notebook_is_a_page_of_the_site():

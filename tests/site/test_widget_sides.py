@@ -28,7 +28,7 @@ def page(chromium, tmp_path_factory):
     page.wait_for_selector(".qwl-page[data-state=ready]")
     yield page
     assert complaints == []
-    page.context.close()
+    page.close()
 
 
 def next_tokens(model, tokenizer, prompts, side, more) -> list[list[tuple[str, float]]]:
@@ -111,4 +111,4 @@ def test_lesson_02_opens_on_it_and_nothing_jumps(chromium, width):
     assert len(heights) == 1, heights
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert complaints == []
-    page.context.close()
+    page.close()

@@ -55,7 +55,7 @@ def page(chromium, address):
     page, complaints = open_widget(chromium, address, reduced_motion="reduce")
     yield page
     assert complaints == []
-    page.context.close()
+    page.close()
 
 
 # --- The lesson's plain code ---------------------------------------------------------------------
@@ -302,7 +302,7 @@ def test_it_takes_the_room_kept_for_it_and_nothing_jumps(chromium, address, widt
     assert abs(places[0][0] - int(kept[1 if width == DESK else 2])) <= 1
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert complaints == []
-    page.context.close()
+    page.close()
 
 
 def test_without_scripts_the_still_shows_how_far_memories_move(
@@ -314,7 +314,7 @@ def test_without_scripts_the_still_shows_how_far_memories_move(
     for line, values in zip(shown, expected.tolist(), strict=True):
         numbers = [float(text) for text in line.split("\t")[1:]]
         assert numbers == pytest.approx(values, abs=0.0051)
-    page.context.close()
+    page.close()
 
 
 def test_the_lesson_opens_on_it(chromium):
@@ -323,4 +323,4 @@ def test_the_lesson_opens_on_it(chromium):
     page, complaints = open_widget(chromium, at)
     box = page.locator("[data-widget]").first.bounding_box()
     assert box["y"] + box["height"] <= 800 and complaints == []
-    page.context.close()
+    page.close()

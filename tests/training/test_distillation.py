@@ -128,7 +128,7 @@ def test_the_gradient_is_that_of_the_rows_one_by_one(model, taught, monkeypatch)
     for p in teacher.parameters():
         p.mul_(1.1)
     options = {"teacher": teacher, "temperature": 2.0} if taught == "by logits" else {}
-    for _ in range(count(2, 10)):
+    for _ in range(count(1, 10)):
         rows = random_rows(rng, 6)
         expected = slowly(model, rows, **options)
         for size in range(1, 7):

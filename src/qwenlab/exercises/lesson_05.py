@@ -18,11 +18,12 @@ def _scores(rows: list[int]) -> Tensor:
 
 
 def _steps() -> Cases:
-    yield "one row stops now", (_scores([4, 9, 2]), torch.tensor([False] * 3), [9], 0)
+    # Both kinds of end in the first case, so that each mistake shows there in its own way.
     yield (
-        "one row was done before",
-        (_scores([4, 5, 6]), torch.tensor([False, True, False]), [9], 0),
+        "one row stops now, one was done before",
+        (_scores([4, 9, 2, 5]), torch.tensor([False, False, False, True]), [9], 0),
     )
+    yield "one row stops now", (_scores([4, 9, 2]), torch.tensor([False] * 3), [9], 0)
     yield (
         "two stop ids",
         (_scores([8, 9, 3, 8]), torch.tensor([False, False, False, True]), [9, 8], 0),
@@ -84,6 +85,9 @@ def _one_column(ids: Tensor) -> str | None:
 decode_step = _step(_pad, torch.logical_or)
 _SET_HINT = "a row is done at any of the stop ids; you test only one. Qwen checkpoints have two."
 _LIFE_HINT = "a row that was done comes back. Once done, always done: combine old and new."
+_BOTH_HINT = (
+    "`&` asks for both. A row is done if it was done before or stops now: combine them with `|`."
+)
 _TALK_HINT = "a row that was done keeps generating. Give it pad_id; nobody reads its output."
 _ALL_HINT = "one finished row ends the whole batch. Each row has its own done."
 _STOP_HINT = (
@@ -101,6 +105,7 @@ EXERCISES["decode-step"] = Exercise(
             _SET_HINT,
         ),
         (_step(_pad, lambda done, stops: stops), _LIFE_HINT),
+        (_step(_pad, torch.logical_and), _BOTH_HINT),
         (_step(lambda sampled, *_: sampled, torch.logical_or), _TALK_HINT),
         (_step(_pad_stops, torch.logical_or), _STOP_HINT),
         (
@@ -116,7 +121,10 @@ EXERCISES["decode-step"] = Exercise(
 
 
 def _answers() -> Cases:
-    yield "a stop id in each row", (torch.tensor([[3, 4, 9, 0], [5, 9, 0, 0]]), [9])
+    yield (
+        "stops inside, at the end and nowhere",
+        (torch.tensor([[3, 4, 9, 0], [5, 9, 0, 9], [3, 4, 5, 6]]), [9]),
+    )
     yield "two stop ids, the other one first", (torch.tensor([[3, 8, 4, 9], [9, 8, 4, 4]]), [9, 8])
     yield "a row that never stops", (torch.tensor([[3, 4, 5], [3, 9, 5]]), [9])
     yield "tokens after the stop", (torch.tensor([[3, 9, 4, 9, 5]]), [9])
@@ -146,6 +154,20 @@ def _until_shortest(stops: Tensor) -> Tensor:
     return (stops.cumsum(1) == 0).all(0).repeat(len(stops), 1)
 
 
+def _before_argmax(stops: Tensor) -> Tensor:
+    return torch.arange(stops.shape[1]) < stops.int().argmax(1, keepdim=True)
+
+
+def _by_last_column(keep: Callable) -> Callable:
+    """A cut that says of the last column only whether the row has stopped."""
+
+    def cut(token_ids: Tensor, stop_ids: list[int]) -> tuple[Tensor, Tensor]:
+        stops = _is_stop(token_ids, stop_ids)
+        return keep(stops), stops[:, -1]
+
+    return cut
+
+
 cut_at_stop = _cut(lambda stops: stops.cumsum(1) == 0)
 
 EXERCISES["cut-at-stop"] = Exercise(
@@ -172,7 +194,17 @@ EXERCISES["cut-at-stop"] = Exercise(
             "the stop id itself is still included. It is not part of the answer.",
         ),
         (
-            _cut(lambda stops: torch.arange(stops.shape[1]) < stops.int().argmax(1, keepdim=True)),
+            _by_last_column(_before_argmax),
+            "that is the version with both bugs. Look at the row that never stops, and at the one "
+            "that goes on after its stop.",
+        ),
+        (
+            _by_last_column(lambda stops: stops.cumsum(1) == 0),
+            "keep is right, but stopped looks at the last column only. A row that stops early may "
+            "go on to anything.",
+        ),
+        (
+            _cut(_before_argmax),
             "a row that never stops has no first stop id, and argmax then returns 0. The whole "
             "row is its answer.",
         ),

@@ -59,11 +59,10 @@ def _numbers(name: str) -> tuple[str, Callable]:
                 f"with one survivor {name} still has a dimension, (1,). squeeze() takes that "
                 "away, but [:, 0] keeps it."
             )
-        if value.dtype != torch.int64 or value.ndim != 1:
-            return (
-                f"{name} is int64, one number per survivor: (K,). nonzero() of a vector gives "
-                "(K, 1)."
-            )
+        if value.ndim != 1:
+            return f"{name} has one number per survivor: (K,). nonzero() of a vector gives (K, 1)."
+        if value.dtype != torch.int64:
+            return f"{name} has the right shape but not the dtype of an index: torch.int64."
 
     return name, rule
 
@@ -140,7 +139,15 @@ def _at(index: Callable) -> Callable:
     return lambda new, rows, count, pad_id: scatter_back(new, index(rows, count), count, pad_id)
 
 
-_SHAPE = "sampled has one id per request, including those that have left: int64, (count,)."
+_SHAPE = "sampled has one id per request, including those that have left: (count,)."
+
+
+def _ids(value: Tensor) -> str | None:
+    if value.ndim != 1:
+        return _SHAPE
+    if value.dtype != torch.int64:
+        return "ids are int64. torch.zeros and torch.empty make floats unless you give a dtype."
+
 
 EXERCISES["scatter-back"] = Exercise(
     scatter_back,
@@ -174,12 +181,7 @@ EXERCISES["scatter-back"] = Exercise(
         ),
         (lambda new, rows, count, pad_id: new[rows.argsort()], _SHAPE),
     ),
-    rules=(
-        (
-            "sampled",
-            lambda value: _SHAPE if value.dtype != torch.int64 or value.ndim != 1 else None,
-        ),
-    ),
+    rules=(("sampled", _ids),),
 )
 
 # --- row-steps: (lengths, slots, leave) -> steps, real, wasted, idle ---
