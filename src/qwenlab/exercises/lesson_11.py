@@ -144,7 +144,7 @@ def _records(text: str) -> Records:
 
 
 def _runs() -> Cases:
-    yield "the same order", (_records("0+ 1- 2+ 3+ 4- 5-"), _records("0- 1+ 2+ 3- 4- 5-"))
+    yield "the same order", (_records("0+ 1- 2+ 3+ 4- 5- 6-"), _records("0- 1+ 2+ 3- 4- 5- 6-"))
     yield "another order", (_records("0+ 1- 2+ 3-"), _records("3- 2+ 0+ 1+"))
     yield "the second run was killed", (_records("0+ 1+ 2- 3+"), _records("3- 1+"))
     yield "the first run was killed", (_records("2-"), _records("0+ 1+ 2+ 3-"))
@@ -202,13 +202,13 @@ EXERCISES["won-and-lost"] = Exercise(
     cases=_runs,
     mistakes=(
         (
-            _by_place,
-            "records are in the order in which answers ended. Pair them by number, not by place.",
-        ),
-        (
             _sorted_by_place,
             "where one run lacks a problem, all later places differ, even in sorted lists. Look "
             "each number up.",
+        ),
+        (
+            _by_place,
+            "records are in the order in which answers ended. Pair them by number, not by place.",
         ),
         (
             _missing_is_wrong,
