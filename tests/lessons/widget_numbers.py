@@ -16,7 +16,7 @@ import widget_prefix
 import widget_queue
 import widget_records
 import widget_rollouts
-import widget_seats
+import widget_slots
 import widget_votes
 from lesson_cells import lesson_of_a_page, pictures
 
@@ -215,7 +215,7 @@ EXPECTED = {
     "03-combined-mask": [step_of_a_square],
     "04-nan-rows": [microscope],
     "05-batched-generation": [steps],
-    "06-early-stop": [widget_seats.seats],
+    "06-early-stop": [widget_slots.slots],
     "07-continuous-batching": [widget_queue.queue],
     "08-shared-prefix": [widget_prefix.prefix],
     "09-linear-attention": [widget_memory.sizes, widget_memory.table],
