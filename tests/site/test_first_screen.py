@@ -36,6 +36,8 @@ def test_the_hero_is_whole_on_the_first_screen(first_screen):
     watch.look(DESK, "light")
     hero = watch.page.locator(HEROES).first
     assert hero.is_visible(), name
+    if hero.get_attribute("data-widget"):
+        watch.page.wait_for_selector("[data-widget][data-state=ready]")
     box = hero.bounding_box()
     assert box["y"] + box["height"] < LOWEST, f"{name}: its hero ends at {box}"
 

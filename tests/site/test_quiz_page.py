@@ -2,9 +2,13 @@
 
 import pytest
 from browser import DESK, TELEPHONE, open_page
+from bs4 import BeautifulSoup
+from executed import NOTEBOOKS
+from site_files import SITE, built_pages
 from test_browser import UNREADABLE
 
 from qwenlab.teach import quiz
+from qwenlab.teach.questions import questions_of
 
 pytestmark = pytest.mark.browser
 
@@ -75,3 +79,18 @@ def test_a_screen_reader_hears_the_question_and_what_a_choice_does(chromium, add
     assert 'group "Where do the pads go? Open a choice to hear whether it is right."' in heard
     page.get_by_text("On the left.").first.click()
     assert "✓ Right. Its last column is real." in page.locator("body").aria_snapshot()
+
+
+def test_the_built_page_for_teachers_has_every_answer():
+    built_pages()
+    html = (SITE / "book" / "teach.html").read_text(encoding="utf-8")
+    table = BeautifulSoup(html, "html.parser").find(class_="qwl-answers").table
+    shown = [[cell.text for cell in row.find_all(["th", "td"])] for row in table.tbody("tr")]
+    due = []
+    for path in NOTEBOOKS:
+        for number, question in enumerate(questions_of(path), start=1):
+            letter = "ABCD"[question.right]
+            answer = f"{letter}. {' '.join(question.choices[question.right])}"
+            row = [f"{path.stem[:2]}.{number}", question.question, answer]
+            due.append([text.replace("`", "") for text in row])
+    assert shown == due

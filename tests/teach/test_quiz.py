@@ -112,8 +112,8 @@ def test_a_teacher_reads_the_answers_without_running_a_lesson(tmp_path):
     rows = [[cell.text for cell in row.find_all(["th", "td"])] for row in page.tbody.find_all("tr")]
     reason = RIGHT[1].replace("`", "")
     assert rows == [
-        ["03.1", "One?", f"{'ABC'[first.right]}. On the left.", reason],
-        ["03.2", "Two?", f"{'ABC'[second.right]}. On the left.", reason],
+        ["03.1", "One?", f"{'ABC'[first.right]}. On the left. {reason}"],
+        ["03.2", "Two?", f"{'ABC'[second.right]}. On the left. {reason}"],
     ]
     assert repr(shown).splitlines()[0].startswith("03.1  One?  ")
 

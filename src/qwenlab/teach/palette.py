@@ -158,6 +158,7 @@ repeating-linear-gradient(135deg,var(--qwl-cross) 0 1.5px,var(--qwl-wasted) 1.5p
 .qwl.qwl .qwl-grid td.w{{color:#fff}}
 .qwl.qwl .qwl-grid .faint>*{{opacity:{FAINT}}}
 .qwl.qwl .qwl-grid td.x{{outline:3px solid var(--qwl-ink);outline-offset:-3px}}
+.qwl.qwl .qwl-grid :is(td.m,td.n,td.f,td.w).x{{outline:2px solid #fff;outline-offset:-4px}}
 .qwl.qwl svg{{width:100%;min-width:440px;max-width:640px;height:auto;stroke-linejoin:round}}
 .qwl.qwl summary{{cursor:pointer;color:inherit}}
 .qwl.qwl .see {_PICKED}>.a{{outline:3px solid #000;outline-offset:-3px}}
@@ -192,11 +193,12 @@ border-radius:6px}}
 .qwl-quiz summary::-webkit-details-marker{{display:none}}
 .qwl-quiz summary::before{{content:"▸";content:"▸"/"";position:absolute;left:.7em}}
 .qwl-quiz [open]>summary::before{{content:"▾";content:"▾"/""}}
-.qwl.qwl-quiz summary:focus-visible{{outline:2px solid var(--qwl-ink);outline-offset:2px}}
+.qwl.qwl-quiz summary:focus-visible{{outline:2px solid var(--qwl-ink);outline-offset:-2px}}
 .qwl.qwl-quiz details p{{margin:0 10px 8px}}
 @media print{{.qwl-quiz details>p{{display:none}}
 .qwl-quiz.qwl-quiz summary::before{{content:"☐"}}}}
-.qwl-answers :is(td,th){{padding:3px 8px;vertical-align:top;text-align:left}}
+.qwl-answers td{{width:50%;overflow-wrap:anywhere}}
+.qwl-answers :is(td,th){{padding:3px 8px 3px 0;vertical-align:top;text-align:left}}
 .qwl.qwl code{{font-size:12px;color:inherit;background:none;border:0;padding:0}}
 .qwl.qwl-quiz code,.qwl.qwl-answers code{{font-size:.9em}}
 </style>"""

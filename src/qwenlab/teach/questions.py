@@ -155,10 +155,10 @@ def answer_table(folder: Path) -> Html:
             rows += (
                 f'<tr><th scope="row">{escape(lesson)}.{number}</th>'
                 f"<td>{_marked_up(question.question)}</td>"
-                f"<td><b>{letter}.</b> {_marked_up(choice)}</td><td>{_marked_up(reason)}</td></tr>"
+                f"<td><b>{letter}. {_marked_up(choice)}</b> {_marked_up(reason)}</td></tr>"
             )
             lines.append(f"{lesson}.{number}  {question.question}  {letter}. {choice}  {reason}")
-    head = "".join(f'<th scope="col">{name}</th>' for name in ("", "question", "right", "why"))
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("", "question", "right answer"))
     return Html(
         '<details class="qwl qwl-answers"><summary>The right answers to all quizzes</summary>'
         '<div class="qwl-box" tabindex="0" role="group" aria-label="The right answers">'
