@@ -194,6 +194,11 @@ EXERCISES["cut-at-stop"] = Exercise(
             "the stop id itself is still included. It is not part of the answer.",
         ),
         (
+            _cut(lambda stops: stops.cumsum(1) <= 1),
+            "you keep all that comes before the second stop id. Only before the first is the count "
+            "0.",
+        ),
+        (
             _by_last_column(_before_argmax),
             "that is the version with both bugs. Look at the row that never stops, and at the one "
             "that goes on after its stop.",
