@@ -38,6 +38,7 @@ APART = ("test_lessons.py", "test_live.py", "test_verdicts.py")
 TRANSFORMERS = (
     "test_config.py",
     "test_hybrid_parity.py",
+    "test_lesson_boxes.py",
     "test_loading.py",
     "test_parity.py",
     "test_peers.py",

@@ -1,56 +1,103 @@
-"""What lesson 03 says must be what happens, and its widget shows the right numbers."""
+"""What lesson 03 says must be what happens, and its pictures show the right numbers."""
 
 import re
 
 import pytest
-from lesson_cells import RIGHT, WRONG, Lesson, verdicts
+import torch
+from lesson_cells import Lesson, numbers, signs
 from widget_numbers import every_state_is_right
+
+from qwenlab import combined_mask
+
+NAME = "03-combined-mask"
 
 
 @pytest.fixture(scope="module")
 def lesson():
-    return Lesson("03-combined-mask", until="library")
+    return Lesson(NAME, until="flag")
 
 
-def test_top_left_is_right_for_one_token_only(lesson, capsys):
-    said = lesson.say("top-left", capsys)
-    assert verdicts(said) == [WRONG, WRONG]
+def test_the_shapes_are_those_of_the_text(lesson):
+    shapes = dict(re.findall(r"(\w+) +\((.+)\)", lesson.shown("square")))
+    rows, width = lesson.names["real"].shape
+    assert shapes == {
+        "rectangle": f"{rows}, {width}",
+        "later": f"{width}, {width}",
+        "pad": f"{rows}, 1, 1, {width}",
+        "hidden": f"{rows}, 1, {width}, {width}",
+        "may_attend": f"{rows}, 1, {width}, {width}",
+    }
+    assert torch.equal(lesson.names["may_attend"], combined_mask(lesson.names["real"]))
+
+
+def test_every_dark_cell_says_why(lesson):
+    """Later, pad or both, and a light cell says nothing."""
     names = lesson.names
-    for prompt, lone in zip(names["prompts"], names["alone"], strict=True):
-        answer = names["continue_cached"](prompt, names["top_left_mask"])
+    real = names["real"][0].tolist()
+    words = names["reasons"](names["later"], names["pad"][0, 0].expand(names["L"], names["L"]))
+    for query, line in enumerate(words):
+        for key, word in enumerate(line):
+            why = {(True, True): "both", (True, False): "later", (False, True): "pad"}
+            assert word.strip() == why.get((key > query, not real[key]), "")
+    shown = lesson.shown("square-picture").split("4. later OR pad")[1]
+    assert re.findall("later|pad|both", shown) == [
+        word.strip() for line in words for word in line if word.strip()
+    ]
+
+
+def test_each_half_is_right_for_some_rows_and_only_both_for_all(lesson):
+    both_halves = lesson.shown("halves").split("\n\n")
+    assert list(map(signs, both_halves[:3])) == ["--=", "==-", "==="]
+    assert "50 random masks agree" in lesson.shown("library")
+
+
+def test_without_the_dimension_for_heads_pytorch_is_wrong_in_silence(lesson):
+    said = lesson.shown("heads")
+    assert numbers(r"difference (\S+)", said)[0] > 0.1 and "qwenlab: attention_mask is" in said
+
+
+def test_is_causal_is_right_for_the_first_token_only(lesson):
+    assert signs(lesson.shown("flag")) == "---"
+    for answer, lone in zip(lesson.names["answers"], lesson.names["alone"], strict=True):
         assert answer[0] == lone[0] and answer[1] != lone[1]
-    assert re.findall("True|False", lesson.say("flag", capsys)) == ["True", "False"]
 
 
-def test_order_alone_spoils_the_padded_row_and_the_cure_mends_all(lesson, capsys):
-    assert verdicts(lesson.say("order-only", capsys)) == [WRONG, RIGHT]
-    assert verdicts(lesson.say("plain", capsys)) == [RIGHT] * 4
+def test_one_query_sees_the_real_keys(lesson):
+    lines = lesson.shown("one-query-code").splitlines()[2:]
+    shown = [re.findall("[01]", line.split("=")[1]) for line in lines]
+    assert shown == [[str(int(x)) for x in row] for row in lesson.names["real"].tolist()]
 
 
-def test_a_cached_step_is_the_bottom_of_the_square(lesson, capsys):
-    said = lesson.say("cached-step", capsys)
-    right, wrong = re.findall(r"(?:difference|row 1) (\S+)", said)
-    assert float(right) < 1e-5 < 0.1 < float(wrong) and "row 0 has NaN: True" in said
-
-
-def test_a_rule_of_the_readers_own_takes_part_at_once(lesson, capsys):
-    assert WRONG in verdicts(lesson.say("window", capsys))
-    assert float(re.search(r"difference (\S+)", lesson.say("heads", capsys))[1]) > 0.1
+def test_a_window_takes_part_at_once_and_a_wide_one_changes_nothing(lesson, capsys):
+    assert signs(lesson.shown("window")) == "---"
+    assert signs(lesson.say("window", capsys, ("size=8", "size=20"))) == "==="
 
 
 @pytest.mark.parametrize(
-    ("change", "words", "fits"),
+    ("old", "new", "rows"),
     [
-        ((), [RIGHT, RIGHT], "True"),
-        ((("cached = keys - queries  # 1", "cached = 0"),), [RIGHT, RIGHT], "False"),
-        ((("key <= place  # 2", "key < place"),), [WRONG, WRONG], "True"),
-        ((("real[key]  # 3", "real[place]"),), [WRONG, RIGHT], "True"),
+        ("later | pad", "later | pad", "==="),
+        ("triu(1)", "triu(0)", "---"),
+        ("real[:, None, None, :]", "real[:, None, :, None]", "--="),
+        ("later | pad", "later & pad", "---"),
+        ("later | pad", "later ^ pad", "==="),
     ],
 )
-def test_breaking_shows_what_the_text_says(lesson, capsys, change, words, fits):
-    said = lesson.say("break-me", capsys, *change)
-    assert verdicts(said) == words and f"bottom of the square: {fits}" in said
+def test_breaking_shows_what_the_text_says(lesson, capsys, old, new, rows):
+    said = lesson.say("break-me", capsys, (old, new))
+    assert signs(said) == rows
 
 
-def test_every_state_of_the_widget_shows_the_right_numbers_and_no_two_are_alike():
-    every_state_is_right("03-combined-mask", until="explore-masks", fewest=16)
+def test_the_colleague_s_mask_is_right_without_pads_and_wrong_with_them(lesson):
+    exec(lesson.sources["stub-combined-mask"], lesson.names)
+    theirs = lesson.names["colleague_mask"]
+    whole = torch.ones(2, 5, dtype=torch.bool)
+    padded = lesson.names["real"]
+    for queries in (1, 3, 5):
+        assert torch.equal(theirs(whole, queries), combined_mask(whole, queries))
+        wrong = theirs(padded, queries) != combined_mask(padded, queries)
+        assert wrong[0].any() and not wrong[2].any()
+
+
+def test_every_state_of_the_picture_is_right_and_no_two_are_alike():
+    every_state_is_right(NAME, until="explore-step", fewest=16)

@@ -73,6 +73,15 @@ def test_verdicts_that_do_not_are_found(tmp_path, monkeypatch, source, told):
     assert told in "\n".join(found) and all(line.startswith("timed: ") for line in found)
 
 
+def test_many_ways_each_keep_a_time_of_their_own(tmp_path, monkeypatch):
+    source = """
+taken = alternate(seconds, list(range(9)), 3)
+for before, after in zip(list(taken.values()), list(taken.values())[1:]):
+    print(speed_verdict(before, after))
+"""
+    assert read_again(lesson(tmp_path, source), monkeypatch, True) == []
+
+
 def test_what_the_library_times_follows_too(tmp_path, monkeypatch):
     source = """
 import qwenlab

@@ -16,7 +16,7 @@ import widget_prefix
 import widget_queue
 import widget_records
 import widget_rollouts
-import widget_seats
+import widget_slots
 import widget_votes
 from lesson_cells import lesson_of_a_page, pictures
 
@@ -43,19 +43,23 @@ def same(shown, expected):
 # --- 03-combined-mask ---
 
 
-def masks(state):
-    """Causal, padding, and both for each of two rows that stand left-padded side by side."""
-    lengths = [int(state["row 0"]), int(state["row 1"])]
+WIDTH = 8  # columns of the rectangle
+PADS = [2, 1, 0]  # of its rows
+
+
+def step_of_a_square(state):
+    """Why each cell of the whole square is dark, and the same of a cached step's mask."""
+    pads = PADS[int(state["row"])]
     new = int(state["new tokens"])
-    keys = max(lengths)
-    causal = []
-    combined = [[], []]
-    for query in range(keys - new, keys):
-        causal.append([int(key <= query) for key in range(keys)])
-        for row, length in enumerate(lengths):
-            combined[row].append([int(keys - length <= key <= query) for key in range(keys)])
-    padding = [[int(key >= keys - length) for key in range(keys)] for length in lengths]
-    return [causal, padding, *combined]
+    own = range(WIDTH) if state["corner"] == "top-left" else range(WIDTH - new, WIDTH)
+    square = [[reason(key > query, key < pads) for key in range(WIDTH)] for query in range(WIDTH)]
+    step = [[reason(key > own[n], key < pads) for key in range(WIDTH)] for n in range(new)]
+    return [square, step]
+
+
+def reason(later, pad):
+    word = "both" if later and pad else "later" if later else "pad" if pad else ""
+    return f"{word:^5}" if word else " "  # the parser keeps one of five spaces
 
 
 # --- 04-nan-rows: the microscope ---
@@ -208,10 +212,10 @@ def steps(state):
 
 
 EXPECTED = {
-    "03-combined-mask": [masks],
+    "03-combined-mask": [step_of_a_square],
     "04-nan-rows": [microscope],
     "05-batched-generation": [steps],
-    "06-early-stop": [widget_seats.seats],
+    "06-early-stop": [widget_slots.slots],
     "07-continuous-batching": [widget_queue.queue],
     "08-shared-prefix": [widget_prefix.prefix],
     "09-linear-attention": [widget_memory.sizes, widget_memory.table],

@@ -19,7 +19,7 @@ def steps_to_read(tokens):
 
 
 def prefix(state):
-    """Tokens read; milliseconds, whatever they are; kB held; both timelines with their legends."""
+    """Tokens read; kB held; both timelines with their legends."""
     n = int(state["answers"])
     length = int(state["prompt tokens"])
     tokens = [[0, 0, 0], [0, 0, 0]]  # once for all, by each row, in all
@@ -37,7 +37,6 @@ def prefix(state):
     legend = [["▸", "\xa0", "×", "·"]]
     return [
         [[str(number) for number in line] for line in tokens],
-        [[None], [None]],
         [[f"{number / 1e3:,.0f}"] for number in held],
         apart,
         legend,

@@ -13,13 +13,13 @@ NAMES = "ABCDEFGHIJ"
 
 
 def simulate(lengths, gap, slots, strategy):
-    """The text of each seat's cell, seat by seat, and when requests began and ended.
+    """The text of each slot's cell, slot by slot, and when requests began and ended.
 
     A request begins in the step of its first token and ends in that of its last.
     """
     left = list(lengths)
     line = []
-    seats = [None] * slots
+    running = [None] * slots
     begun = {}
     ended = {}
     cells = [[] for _ in range(slots)]
@@ -29,24 +29,24 @@ def simulate(lengths, gap, slots, strategy):
         while coming < len(lengths) and coming * gap <= step:
             line.append(coming)
             coming += 1
-        talking = [who for who in seats if who is not None and left[who] > 0]
-        for seat, who in enumerate(seats):  # who gets up
+        talking = [who for who in running if who is not None and left[who] > 0]
+        for slot, who in enumerate(running):  # who leaves
             if who is not None and left[who] == 0 and (strategy != "static" or not talking):
-                seats[seat] = None
-        if strategy == "continuous" or all(who is None for who in seats):  # who sits down
-            for seat in range(slots):
-                if seats[seat] is None and line:
-                    seats[seat] = line.pop(0)
-                    begun[seats[seat]] = step
-        if all(who is None for who in seats):
+                running[slot] = None
+        if strategy == "continuous" or all(who is None for who in running):  # who is admitted
+            for slot in range(slots):
+                if running[slot] is None and line:
+                    running[slot] = line.pop(0)
+                    begun[running[slot]] = step
+        if all(who is None for who in running):
             return cells, begun, ended
-        for seat, who in enumerate(seats):
+        for slot, who in enumerate(running):
             if who is None:
-                cells[seat].append("·")
+                cells[slot].append("·")
             elif left[who] == 0:
-                cells[seat].append("×" + NAMES[who])
+                cells[slot].append("×" + NAMES[who])
             else:
-                cells[seat].append("▸" * (begun[who] == step) + NAMES[who])
+                cells[slot].append("▸" * (begun[who] == step) + NAMES[who])
                 left[who] -= 1
                 ended[who] = step
         step += 1
@@ -60,7 +60,7 @@ def worked_out(state):
 
 
 def queue(state):
-    """Seats over steps; the legend's signs; when each request comes, begins and is done."""
+    """Slots over steps; the legend's signs; when each request comes, begins and is done."""
     lengths, gap, cells, begun, ended = worked_out(state)
     everybody = range(len(lengths))
     times = [

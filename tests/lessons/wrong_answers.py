@@ -12,6 +12,7 @@ from torch import Tensor
 
 from qwenlab import combined_mask, left_pad, position_ids
 from qwenlab.exercises.lesson_01 import bytes_per_step
+from qwenlab.exercises.lesson_03 import packed_mask
 from qwenlab.exercises.lesson_05 import cut_at_stop, decode_step
 from qwenlab.exercises.lesson_06 import scatter_back, survivors
 from qwenlab.exercises.lesson_08 import prefill_tokens, repeat_rows
@@ -44,16 +45,20 @@ def positions_as_floats(mask):
 # --- Lesson 03 ---
 
 
-def a_triangle_of_numbers(queries, keys):
-    return torch.ones(queries, keys).tril(keys - queries)
-
-
 def without_heads(mask, queries):
     return combined_mask(mask, queries)[:, 0]
 
 
 def zeros_and_ones(mask, queries):
     return combined_mask(mask, queries).long()
+
+
+def packed_without_heads(text_ids):
+    return packed_mask(text_ids)[:, 0]
+
+
+def packed_zeros_and_ones(text_ids):
+    return packed_mask(text_ids).long()
 
 
 # --- Lesson 04 ---
@@ -67,8 +72,8 @@ def one_answer_a_row(mask):
     return ~mask[:, 0]
 
 
-def one_maximum(scores, mask):
-    terms = torch.exp(scores - scores.max()) * mask
+def one_maximum(scores, bias):
+    terms = torch.exp(scores + bias - scores.max()) * (bias > torch.finfo(bias.dtype).min)
     return terms / (terms.sum(-1, keepdim=True) + 1e-9)
 
 
@@ -257,8 +262,11 @@ ANSWERS = {
     "bytes-per-step": {two_matrices_in_the_mlp: "count the matrices"},
     "left-pad": {a_mask_of_integers: "the mask is bool"},
     "position-ids": {positions_as_floats: "int64"},
-    "cached-mask": {a_triangle_of_numbers: "a mask is bool"},
     "combined-mask": {without_heads: "dimension for the heads", zeros_and_ones: "a mask is bool"},
+    "packed-mask": {
+        packed_without_heads: "dimension for the heads",
+        packed_zeros_and_ones: "a mask is bool",
+    },
     "nan-rows": {counted: "answer with bool", one_answer_a_row: "shape (B, T)"},
     "masked-softmax": {one_maximum: "one maximum for all"},
     "decode-step": {

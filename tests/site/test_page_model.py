@@ -212,7 +212,7 @@ def test_logits_are_those_of_the_library(page, cases):
 
 MUTATIONS = {
     "mask ignored": ("masked_softmax(scores, mask, how, itself)", "masked_softmax(scores, null, how, itself)"),
-    "masked keys skipped": ("mean[i] += weights[key] *", "if (weights[key]) mean[i] += weights[key] *"),
+    "masked keys skipped": ("mean[i] += weight *", "if (weight) mean[i] += weight *"),
     "rotary positions off by one": ("starts[b] + t", "Math.max(0, starts[b] - 1) + t"),
     "rotary partner off by one": ("const b = x[start + half + i];", "const b = x[start + half + i - 1];"),
     "key heads mixed up": ("Math.floor(head / groups)", "head % this.kv_heads"),

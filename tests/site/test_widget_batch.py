@@ -1,5 +1,6 @@
 """The widget of four prompts shows what the library computes, from a page opened as a file."""
 
+import re
 from html import escape
 
 import pytest
@@ -151,13 +152,13 @@ def test_right_and_wrong_are_told_and_so_is_the_cure(page):
     for row, text in enumerate(PROMPTS):
         page.get_by_label(f"Prompt {row + 1}").fill(text)
     choose(page, "together", "right", "hidden")
-    assert "Now try the pads on the left." in run(page)
+    assert "Now put the pads on the left." in run(page)
     verdicts = page.locator(".qwl-verdict").all_inner_texts()
     wrong = ["✗ (alone: " in text for text in verdicts]
-    assert wrong == ["✓ right" not in text for text in verdicts] == [True, True, False, False]
+    assert wrong == ["✓ correct" not in text for text in verdicts] == [True, True, False, False]
     outlined = page.locator(".qwl-grid tbody tr:has(td.x)").count()
     choose(page, "left")
-    assert "4 of 4 answers are right" in run(page)
+    assert "4 of 4 answers are correct" in run(page)
     assert outlined == 2 and page.locator(".qwl-grid td.x").count() == 0
 
 
@@ -167,7 +168,101 @@ def test_pads_that_are_seen_spoil_an_answer_on_either_side(page):
     choose(page, "together", "right", "seen")
     assert "Put them on the left and hide them." in run(page)
     choose(page, "left")
-    assert "3 of 4 answers are right: answer 2 differs" in run(page)
+    assert "3 of 4 answers are correct: prompt 2 gets another answer alone." in run(page)
+
+
+def tried(page) -> list[str]:
+    return page.locator(".qwl-tried li").all_inner_texts()[1:]
+
+
+def test_what_each_setting_gave_is_remembered_until_a_prompt_changes(page):
+    texts = PROMPTS[::-1]  # no test before has tried them
+    for row, text in enumerate(texts):
+        page.get_by_label(f"Prompt {row + 1}").fill(text)
+    assert tried(page) == []
+    gave = []
+    for values in (["together", "right", "hidden"], ["left"], ["alone"], ["together", "right"]):
+        choose(page, *values)
+        headline = re.match(r"\d of 4", run(page))[0]
+        settings = page.locator(".qwl-page input:checked").evaluate_all(
+            "(inputs) => inputs.map((input) => input.value)"
+        )
+        name = "one by one" if "alone" in settings else ", ".join(settings[:2])
+        if f"{name}: {headline}" not in gave:
+            gave.append(f"{name}: {headline}")
+        assert tried(page) == gave
+        framed = page.locator(".qwl-tried [aria-current]")
+        assert framed.all_inner_texts() == [f"{name}: {headline}"]
+    assert len(gave) == 3 and len(set(text[-6:] for text in gave)) == 2
+    choose(page, "left")
+    assert tried(page) == gave  # another setting, the same prompts
+    page.get_by_label("Prompt 1").fill("8?")
+    assert tried(page) == []
+    run(page)
+    assert page.locator(".qwl-tried").inner_text().startswith("As alone so far")
+    page.get_by_label("Prompt 1").fill(PROMPTS[0])
+
+
+def test_once_prompts_have_run_another_setting_runs_them_again(page):
+    for row, text in enumerate(PROMPTS):
+        page.get_by_label(f"Prompt {row + 1}").fill(text)
+    choose(page, "together", "left", "seen", "right", "hidden")
+    sentence = page.locator(".qwl-sentence")
+    assert sentence.inner_text().endswith("Press Run, or Enter in a prompt.")
+    assert run(page).startswith("2 of 4 answers are correct")
+    choose(page, "left")
+    page.wait_for_function(OVER.replace("answers", "^4 of 4 answers"))
+    page.get_by_label("Prompt 1").fill("6+6?")
+    choose(page, "right")
+    assert sentence.inner_text().endswith("Press Run, or Enter in a prompt.")
+
+
+def test_a_prompt_that_is_full_says_so(page):
+    field = page.get_by_label("Prompt 2")
+    height = page.locator(".qwl-page").bounding_box()["height"]
+    field.fill("1+" * 99 + "1")
+    limit = page.locator(".qwl-limit").nth(1)
+    assert limit.inner_text() == ""
+    field.press("End")
+    page.keyboard.type("234")
+    assert limit.inner_text() == "at most 200 characters"
+    assert len(field.input_value()) == 200
+    assert page.locator(".qwl-page").bounding_box()["height"] == height
+    field.fill(PROMPTS[1])
+    assert limit.inner_text() == ""
+
+
+def test_a_screen_reader_hears_words_for_signs_and_pads(page, loaded):
+    for row, text in enumerate(PROMPTS):
+        page.get_by_label(f"Prompt {row + 1}").fill(text)
+    choose(page, "together", "right", "hidden")
+    run(page)
+    lengths = [len(ids) for ids in chats(loaded[1], PROMPTS)]
+    answers = in_a_rectangle(*loaded, PROMPTS, "right", True)
+    labels = page.locator(".qwl-grid tbody th").evaluate_all(
+        "(heads) => heads.map((head) => head.getAttribute('aria-label'))"
+    )
+    for b, label in enumerate(labels):
+        pads = max(lengths) - lengths[b]
+        generated = loaded[1].decode(answers[b][:-1])
+        assert label == f"Row {b + 1}: {PROMPTS[b]} with {pads} pads. Generated: {generated}"
+    cells = page.locator(".qwl-grid td").evaluate_all(
+        """(cells) => cells.map((cell) => [
+          cell.classList[0], cell.getAttribute("aria-label") ?? cell.textContent])"""
+    )
+    assert {name for kind, name in cells if kind == "p"} == {"pad"}
+    assert not set("⋯‹›□■⏎␣") & set("".join(name for _, name in cells))
+
+
+def test_on_a_touch_screen_fields_have_letters_that_are_not_zoomed_into(chromium, folder):
+    phone = {"viewport": {"width": TELEPHONE, "height": 844}, "has_touch": True, "is_mobile": True}
+    page, complaints = open_widget(chromium, folder, **phone)
+    size = "(inputs) => inputs.map((input) => parseFloat(getComputedStyle(input).fontSize))"
+    assert min(page.locator(".qwl-field input").evaluate_all(size)) >= 16
+    page.locator(".qwl-main").tap()
+    page.wait_for_function(OVER)
+    assert complaints == []
+    page.context.close()
 
 
 def test_an_empty_prompt_is_named(page):
@@ -187,15 +282,16 @@ def test_it_is_worked_by_keyboard_and_says_what_happens(chromium, folder):
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     page.wait_for_function(OVER)
-    assert page.locator(".qwl-verdict").last.inner_text() == "56 ✓ right"
+    assert page.locator(".qwl-verdict").last.inner_text() == "56 ✓ correct"
     assert page.locator("input[value=left]").is_checked()
     live = page.locator("[aria-live=polite][role=status]")
     assert live.count() == 1
     page.get_by_label("Prompt 1").fill("6+6?")
     assert live.count() == 0  # not at every key
+    assert "or Enter in a prompt" in page.locator(".qwl-sentence").inner_text()
     page.keyboard.press("Enter")
     page.wait_for_function(OVER)
-    assert page.locator(".qwl-verdict").first.inner_text() == "12 ✓ right"
+    assert page.locator(".qwl-verdict").first.inner_text() == "12 ✓ correct"
     assert live.count() == 1
     assert complaints == []
     page.close()
@@ -282,7 +378,7 @@ def test_live_an_output_brings_all_that_it_needs(chromium, tmp_path, monkeypatch
     frame.wait_for_selector(".qwl-page[data-state=ready]")
     frame.locator(".qwl-main").click()
     frame.wait_for_function(OVER)
-    assert frame.locator(".qwl-verdict").last.inner_text() == "38 ✓ right"
+    assert frame.locator(".qwl-verdict").last.inner_text() == "38 ✓ correct"
     assert complaints == []
     page.close()
 

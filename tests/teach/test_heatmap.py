@@ -52,6 +52,20 @@ def test_nan_is_seen_even_at_a_pad():
     ]
 
 
+def test_a_dark_cell_can_say_why_and_a_row_can_be_faint():
+    why = [["", "later"], ["pad", ""]]
+    picture = heatmap([[True, False], [False, True]], texts=why, faint=[0], title="why")
+    assert cells(picture) == [[("", ["a"]), ("later", ["m"])], [("pad", ["m"]), ("", ["a"])]]
+    rows = BeautifulSoup(picture._repr_html_(), "html.parser").tbody.find_all("tr")
+    assert [row.get("class") for row in rows] == [["faint"], None]
+    assert "later" in repr(picture) and "0" not in repr(picture).splitlines()[2][3:]
+    drawn = picture.figure().axes[0].texts
+    assert {text.get_text(): text.get_alpha() for text in drawn if text.get_text()} == {
+        "later": palette.FAINT,
+        "pad": 1,
+    }
+
+
 def test_axes_carry_the_labels_and_the_alt_text_is_there():
     picture = heatmap([[1, 2]], ["row 7"], ["a", "\n"], title="ids", alt="two ids")
     soup = BeautifulSoup(picture._repr_html_(), "html.parser")
@@ -71,6 +85,7 @@ def test_axes_carry_the_labels_and_the_alt_text_is_there():
         (dict(values=[[1, 2], [3]]), "row 1 of values has 1 cells, row 0 has 2"),
         (dict(values=[[1, 2]], rows=["a", "b"]), "2 labels in rows, but the matrix has 1 rows"),
         (dict(values=[[1, 2]], pads=[[True]]), "pads is 1 x 1, values are 1 x 2"),
+        (dict(values=[[1, 2]], texts=[["a"]]), "texts is 1 x 1, values are 1 x 2"),
     ],
 )
 def test_bad_input_gets_one_line(arguments, words):

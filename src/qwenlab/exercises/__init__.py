@@ -35,7 +35,7 @@ class Exercise:
 LESSONS = {
     1: ("bytes-per-step", "batch-where-it-bends"),
     2: ("left-pad", "position-ids"),
-    3: ("cached-mask", "combined-mask"),
+    3: ("combined-mask", "packed-mask"),
     4: ("nan-rows", "masked-softmax"),
     5: ("decode-step", "cut-at-stop"),
     6: ("survivors", "scatter-back", "row-steps"),

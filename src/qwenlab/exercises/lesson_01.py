@@ -56,9 +56,24 @@ def _counted(numbers: Callable) -> Callable:
     )
 
 
+def _shaped(change: Callable) -> Callable:
+    """The right count for a shape read wrongly: change(config) has the entries read instead."""
+    return lambda config, *rest: bytes_per_step({**config, **change(config)}, *rest)
+
+
 def _every_head(cached: int, config: dict) -> int:
     return cached * config["num_attention_heads"] // config["num_key_value_heads"]
 
+
+def _wide_projections(config: dict, rows: int, context: int, size: int) -> int:
+    layers, head, _ = _parts({**config, "num_key_value_heads": config["num_attention_heads"]}, 0)
+    return size * (layers + head + rows * _parts(config, context)[2])
+
+
+_KEY_HEADS_HINT = (
+    "you gave keys and values as many heads as queries. Their matrices are hidden_size by "
+    "num_key_value_heads * head_dim."
+)
 
 EXERCISES["bytes-per-step"] = Exercise(
     bytes_per_step,
@@ -90,6 +105,13 @@ EXERCISES["bytes-per-step"] = Exercise(
             _counted(lambda w, h, c, rows, of: w + h + rows * _every_head(c, of)),
             "you kept keys and values for every query head. There are only num_key_value_heads "
             "of them.",
+        ),
+        (_shaped(lambda of: {"num_key_value_heads": of["num_attention_heads"]}), _KEY_HEADS_HINT),
+        (_wide_projections, _KEY_HEADS_HINT),
+        (
+            _shaped(lambda of: {"head_dim": of["hidden_size"] // of["num_attention_heads"]}),
+            "head_dim is an entry of its own: in Qwen3 it is not hidden_size // "
+            "num_attention_heads.",
         ),
         (
             _counted(lambda w, h, c, rows, of: w + h + rows * c // of["num_hidden_layers"]),
@@ -128,20 +150,29 @@ def bend(
 
 
 def _machines() -> Cases:
-    yield "weights only", (1000, 0, 2, 100.0, 5000.0)
-    yield "keys and values too", (1000, 50, 2, 100.0, 400.0)
-    yield "lines that never cross", (1000, 50, 2, 100.0, 5000.0)
+    """All quantities are powers of two, or few of them, so that each bend is a whole number
+    without rounding: who rounds to whole rows is right too."""
+    yield "weights only", (1024, 0, 2, 128.0, 8192.0)
+    yield "keys and values too", (1024, 64, 4, 128.0, 512.0)
+    yield "lines that never cross", (1024, 64, 4, 128.0, 8192.0)
+    yield "parallel lines", (1024, 64, 4, 128.0, 1024.0)
     draw = random.Random(4)
     for _ in range(20):
-        weights = draw.randint(10**6, 10**9)
-        bandwidth = draw.uniform(1e10, 4e12)
-        cached = draw.randint(0, weights // 50)
-        flops = bandwidth * draw.uniform(2, 300)
-        yield "random machines", (weights, cached, draw.choice([2, 4]), bandwidth, flops)
+        weights = 2 ** draw.randint(20, 30)
+        bandwidth = 2.0 ** draw.randint(34, 41)
+        intensity = draw.randint(1, 8)  # 2 ** intensity operations a byte
+        size = draw.choice([2, 4])
+        # In units of 1 / bandwidth seconds: a row's arithmetic, and by how much it exceeds the time
+        # to read the row's keys and values.
+        arithmetic = 2 * weights // 2**intensity
+        excess = 2 ** draw.randint(4, arithmetic.bit_length() - 1)
+        cached = (arithmetic - excess) // size
+        yield "random machines", (weights, cached, size, bandwidth, bandwidth * 2**intensity)
 
 
 def _signed(weights: int, cached: int, size: int, bandwidth: float, flops: float) -> float:
-    return size * weights / bandwidth / (2 * weights / flops - size * cached / bandwidth)
+    gained = 2 * weights / flops - size * cached / bandwidth
+    return size * weights / bandwidth / gained if gained else math.inf
 
 
 EXERCISES["batch-where-it-bends"] = Exercise(

@@ -20,6 +20,7 @@ def _batches() -> Cases:
     yield "a prompt that starts with the pad id", ([[9, 5], [8, 3, 4, 6]], 9)
     yield "one prompt", ([[3, 1, 2]], 0)
     yield "equal lengths", ([[1, 2], [3, 4]], 0)
+    yield "prompts that are not sorted", ([[2, 4, 6], [3], [1, 5, 7, 9], [8, 8]], 0)
     draw = random.Random(2)
     for _ in range(20):
         lengths = random_numbers(draw, 6, 9)
@@ -73,6 +74,10 @@ _CUT_HINT = "you cut to the shortest prompt. Pad to the longest: no token may be
 _WIDE_HINT = (
     "the rectangle is as wide as the longest prompt and no wider: every row pays for every extra "
     "column."
+)
+_ORDER_HINT = (
+    "your rows come in another order than the prompts. Row i belongs to prompt i, or answers go to "
+    "the wrong people."
 )
 
 
@@ -130,6 +135,9 @@ EXERCISES["left-pad"] = Exercise(
             lambda s, p: left_pad([row[::-1] for row in s], p),
             "the tokens of each prompt are in reverse order. Only the pads go in front.",
         ),
+        (lambda s, p: left_pad(sorted(s, key=len), p), _ORDER_HINT),
+        (lambda s, p: left_pad(sorted(s, key=len, reverse=True), p), _ORDER_HINT),
+        (lambda s, p: left_pad(sorted(s), p), _ORDER_HINT),
     ),
     rules=(("attention_mask", _bool_mask), ("input_ids", _long_ids)),
 )
@@ -144,10 +152,19 @@ def _masks() -> Cases:
     )
     yield "no pads", (torch.ones(2, 4, dtype=torch.bool),)
     yield "one real token", (torch.tensor([[False, False, True]]),)
+    behind = torch.tensor([[True, True, False, False], [True] * 4])
+    yield "pads behind", (behind,)
+    inside = torch.tensor([[True, False, False, True, True], [False, True, True, False, True]])
+    yield "pads inside", (inside,)
     draw = random.Random(3)
     for _ in range(20):
         lengths = random_numbers(draw, 6, 9)
         yield "random batches", (left_pad([[1] * n for n in lengths], 0)[1],)
+    for _ in range(20):
+        rows = draw.randint(1, 4)
+        width = draw.randint(1, 8)
+        real = [[draw.random() < 0.6 for _ in range(width)] for _ in range(rows)]
+        yield "pads anywhere", (torch.tensor(real),)
 
 
 def _plain_arange(mask: Tensor) -> Tensor:
@@ -158,11 +175,38 @@ def _from_the_end(mask: Tensor) -> Tensor:
     return (mask.flip(1).cumsum(1).flip(1) - 1) * mask
 
 
+def _less_pads(mask: Tensor) -> Tensor:
+    return _plain_arange(mask) - (~mask).sum(1, keepdim=True)
+
+
+def _since_the_first(mask: Tensor) -> Tensor:
+    return _plain_arange(mask) - mask.int().argmax(1, keepdim=True)
+
+
+_BEHIND_HINT = (
+    "right for pads in front. But behind the first real token your count never goes back to 0, so "
+    "later pads get a position too. Give pads 0 wherever they stand."
+)
+_PADS_HINT = (
+    "you take all of a row's pads off the column number, also those that stand behind a token. "
+    "Count the real tokens before it."
+)
+_FIRST_HINT = (
+    "you count columns from the first real token, so pads behind it count too. Count real tokens."
+)
+
+
 EXERCISES["position-ids"] = Exercise(
     position_ids,
     results=("position_ids",),
     cases=_masks,
     mistakes=(
+        # These are right where all pads are in front.
+        (lambda m: (m.cumsum(1) - 1).clamp(min=0), _BEHIND_HINT),
+        (lambda m: _less_pads(m).clamp(min=0), _PADS_HINT),
+        (lambda m: _less_pads(m) * m, _PADS_HINT),
+        (lambda m: _since_the_first(m).clamp(min=0), _FIRST_HINT),
+        (lambda m: _since_the_first(m) * m, _FIRST_HINT),
         (
             _plain_arange,
             "these are column numbers, which count pads too. The first real token of every row "
@@ -190,6 +234,11 @@ EXERCISES["position-ids"] = Exercise(
             "you counted the pads. Count the real tokens: cumsum of the mask, not of its inverse.",
         ),
         (_from_the_end, "you counted from the right. Positions grow from left to right."),
+        (
+            lambda m: _less_pads(m),
+            "pads in front got negative positions, and pads behind a token are taken off too. "
+            "Count the real tokens before each.",
+        ),
     ),
     rules=(("position_ids", _long_ids),),
 )

@@ -83,26 +83,47 @@ EXERCISES["nan-rows"] = Exercise(
     rules=(("nan_rows", _bool_per_query),),
 )
 
-# --- masked-softmax: (scores (..., Q, K), mask, bool and broadcastable) -> weights ---
-#     A row that sees nothing gets zeros.
+# --- masked-softmax: (scores (..., Q, K), bias, float and broadcastable) -> weights (..., Q, K) ---
+#     bias is added to the scores; -inf and the lowest number of its dtype hide. A query that sees
+#     nothing gets zeros.
+
+
+def _is_hidden(bias: Tensor) -> Tensor:
+    return bias <= torch.finfo(bias.dtype).min
+
+
+def biased_softmax(scores: Tensor, bias: Tensor) -> Tensor:
+    biased = scores + bias.masked_fill(_is_hidden(bias), 0)
+    hidden = _is_hidden(bias).expand(biased.shape)
+    return masked_softmax(biased, ~hidden)
+
+
+LOWEST = torch.finfo(torch.float32).min
+
+
+def _as_bias(mask: Tensor, value: float) -> Tensor:
+    return torch.zeros(mask.shape).masked_fill(~mask, value)
 
 
 def _scores() -> Cases:
     noise = torch.Generator().manual_seed(7)
+    scores = torch.tensor([[1.0, 2.0, 0.0], [3.0, 1.0, 2.0], [0.0, 2.0, 1.0]])
     hidden_first = torch.tensor([[False, False, False], [False, True, False], [False, True, True]])
-    yield (
-        "a query that sees nothing",
-        (torch.tensor([[1.0, 2.0, 0.0], [3.0, 1.0, 2.0], [0.0, 2.0, 1.0]]), hidden_first),
-    )
-    yield (
-        "all may be seen",
-        (torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]), torch.ones(2, 3, dtype=torch.bool)),
-    )
+    yield "-inf, and a query that sees nothing", (scores, _as_bias(hidden_first, -torch.inf))
+    yield "the lowest number, and such a query", (scores, _as_bias(hidden_first, LOWEST))
+    finite = torch.tensor([[0.0, -1.0, -2.0], [LOWEST, 0.0, -1.0], [LOWEST, LOWEST, 0.0]])
+    yield "a finite bias", (scores, finite)
+    yield "all may be seen", (scores, torch.zeros(3, 3))
     large = torch.tensor([[300.0, 299.0, 0.0], [-300.0, -300.0, -301.0]])
-    yield "scores of 300", (large, torch.ones(2, 3, dtype=torch.bool))
+    yield "scores of 300", (large, torch.zeros(1, 3))
     yield (
         "a hidden score far above",
-        (torch.tensor([[900.0, 2.0, 1.0]]), torch.tensor([[False, True, True]])),
+        (torch.tensor([[900.0, 2.0, 1.0]]), torch.tensor([[-torch.inf, 0.0, 0.0]])),
+    )
+    twice = _as_bias(torch.eye(3).bool(), LOWEST) + _as_bias(torch.ones(3, 3).triu().bool(), LOWEST)
+    yield (
+        "two masks added",
+        (scores, twice.masked_fill(torch.tensor([[True], [False], [False]]), LOWEST)),
     )
     draw = random.Random(7)
     for _ in range(20):
@@ -110,46 +131,86 @@ def _scores() -> Cases:
         mask = left_pad([[1] * length for length in lengths], 0)[1]
         queries = draw.randint(1, mask.shape[1])
         scores = 3 * torch.randn(len(mask), 2, queries, mask.shape[1], generator=noise)
-        yield "random batches", (scores, combined_mask(mask, queries))
+        bias = _as_bias(combined_mask(mask, queries), draw.choice([-torch.inf, LOWEST]))
+        yield "random batches", (scores, bias)
 
 
-def _filled(value: float, dim: int = -1) -> Callable:
-    return lambda scores, mask: scores.masked_fill(~mask, value).softmax(dim)
+def _zeros_where(blind: Callable) -> Callable:
+    """The softmax of the biased scores, with zeros in the rows that blind(bias) names."""
+
+    def weights(scores: Tensor, bias: Tensor) -> Tensor:
+        return (scores + bias).softmax(-1).masked_fill(blind(bias), 0)
+
+    return weights
+
+
+def _with_hidden(hidden: Callable, dim: int = -1) -> Callable:
+    """A right softmax of the biased scores, but for what counts as hidden, and the dimension."""
+
+    def weights(scores: Tensor, bias: Tensor) -> Tensor:
+        biased = (scores + bias).masked_fill(hidden(bias), -torch.inf)
+        return biased.softmax(dim).nan_to_num(0.0)
+
+    return weights
 
 
 def _by_hand(highest: Callable) -> Callable:
-    def weights(scores: Tensor, mask: Tensor) -> Tensor:
-        terms = (scores - highest(scores)).exp() * mask
+    def weights(scores: Tensor, bias: Tensor) -> Tensor:
+        terms = (scores + bias - highest(scores)).exp()
+        terms = terms.masked_fill(_is_hidden(bias), 0)
         return terms / terms.sum(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
 
     return weights
 
 
-def _exp_only(scores: Tensor, mask: Tensor) -> Tensor:
+def _bias_left_out(scores: Tensor, bias: Tensor) -> Tensor:
+    return masked_softmax(scores, ~_is_hidden(bias).expand(scores.shape))
+
+
+def _without_softmax(scores: Tensor, bias: Tensor) -> Tensor:
     """exp(score - maximum), not divided by the sum."""
-    weights = masked_softmax(scores, mask)
+    weights = biased_softmax(scores, bias)
     return weights / weights.amax(-1, keepdim=True).clamp(min=1e-30)
 
 
-_LEAK = (
-    "a row that sees nothing became the mean of hidden keys: its scores are all equal, so its "
-    "weights are too. Give zeros."
-)
+def _masked_afterwards(scores: Tensor, bias: Tensor) -> Tensor:
+    return scores.softmax(-1).masked_fill(_is_hidden(bias), 0)
+
+
+def _sees_itself(scores: Tensor, bias: Tensor) -> Tensor:
+    biased = scores + bias.masked_fill(_is_hidden(bias), 0)
+    return masked_softmax(biased, ~_is_hidden(bias).expand(biased.shape), "pads-see-themselves")
+
+
 _AXIS = (
     "wrong axis: the weights of each query, over its keys, must add up to 1. That is the last "
     "dimension."
 )
 
 EXERCISES["masked-softmax"] = Exercise(
-    masked_softmax,
+    biased_softmax,
     results=("weights",),
     cases=_scores,
     mistakes=(
-        (_filled(-torch.inf), "a row that sees nothing is NaN: 0 / 0. Give it zeros."),
-        (lambda s, m: _filled(-torch.inf, -2)(s, m).nan_to_num(0.0), _AXIS),
-        (_filled(-torch.inf, -2), _AXIS),
-        (lambda s, m: s.softmax(-2) * m, _AXIS),
-        (_filled(-1e9), _LEAK),
+        (
+            lambda s, b: (s + b).softmax(-1).nan_to_num(0.0),
+            "a row hidden by the lowest number is not NaN: its scores are all equal, so it became "
+            "the mean of hidden keys. Ask the bias which rows are empty.",
+        ),
+        (
+            lambda s, b: (s + b).softmax(-1),
+            "a query that sees nothing is NaN: 0 / 0. Give it zeros.",
+        ),
+        (
+            _with_hidden(lambda b: b < 0),
+            "a bias of -1 only lowers a score. Hidden is -inf, or the lowest number of the dtype.",
+        ),
+        (
+            _bias_left_out,
+            "you used the bias only to tell what is hidden. A finite one is added to the score.",
+        ),
+        (_with_hidden(_is_hidden, -2), _AXIS),
+        (lambda s, b: (s + b).softmax(-2), _AXIS),
         (
             _by_hand(lambda s: s.amax(-1, keepdim=True)),
             "you took the maximum over hidden keys too, and far below it every exp is 0. Take it "
@@ -160,26 +221,22 @@ EXERCISES["masked-softmax"] = Exercise(
             "one maximum for all rows: far below it every exp is 0. Take the maximum of each row.",
         ),
         (
-            lambda s, m: s.softmax(-1) * m,
+            _zeros_where(lambda b: _is_hidden(b).any(-1, keepdim=True)),
+            "zeros are for a query from which all keys are hidden, not for one that lacks some.",
+        ),
+        (
+            _masked_afterwards,
             "you masked after the softmax, so the remaining weights do not add up to 1.",
         ),
         (
-            _exp_only,
+            _without_softmax,
             "exp is not the last step: divide by the row's sum, so that the weights add up to 1.",
         ),
-        (_filled(0.0), "a score of 0 is not hidden: exp(0) is 1."),
-        (
-            lambda s, m: masked_softmax(s, ~m),
-            "inverted: True means may see. You kept what should be hidden.",
-        ),
-        (lambda s, m: s.softmax(-1), "nothing is hidden: the mask is not used."),
+        (lambda s, b: s.softmax(-1), "nothing is hidden: the bias is not used."),
         (
             _by_hand(torch.zeros_like),
             "exp of a large score is infinite. Subtract the maximum of the row first.",
         ),
-        (
-            lambda s, m: masked_softmax(s, m, "pads-see-themselves"),
-            "a row that sees nothing attends to itself here. Give zeros.",
-        ),
+        (_sees_itself, "a query that sees nothing attends to itself here. Give zeros."),
     ),
 )

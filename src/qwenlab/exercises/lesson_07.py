@@ -126,12 +126,18 @@ EXERCISES["schedule-steps"] = Exercise(
             _SORTED,
         ),
         (
+            lambda lengths, slots: (static_steps(lengths, slots), max(lengths)),
+            "the longest answer is a lower bound only: where requests wait for a slot, the last "
+            "ones end later.",
+        ),
+        (
             lambda lengths, slots: (
                 static_steps(lengths, slots),
                 max(max(lengths), -(-sum(lengths) // slots)),
             ),
             _GAPS,
         ),
+        (lambda lengths, slots: (static_steps(lengths, slots), sum(lengths) / slots), _GAPS),
         (lambda lengths, slots: (static_steps(lengths, slots), -(-sum(lengths) // slots)), _GAPS),
         (
             lambda lengths, slots: (static_steps(lengths, slots), _turns(lengths, slots)),
@@ -290,6 +296,11 @@ def _count(size: int, read: int, decoding: int, room: int) -> tuple[int, int, bo
     return start, end - start, samples
 
 
+def _start_after(*given: int) -> tuple[int, int, bool]:
+    start, end, samples = next_chunk(*given)
+    return start + 1, end, samples
+
+
 EXERCISES["next-chunk"] = Exercise(
     next_chunk,
     results=("start", "end", "samples"),
@@ -311,6 +322,10 @@ EXERCISES["next-chunk"] = Exercise(
         (
             lambda *given: (*next_chunk(*given)[:2], False),
             "the last part completes the prompt, so the row samples.",
+        ),
+        (
+            _start_after,
+            "`read` counts the tokens that are read already, so the next one is prompt[read].",
         ),
         (
             _ends(lambda size, read, left: read + max(0, left)),

@@ -59,6 +59,11 @@ def _equal_columns(prompts: list[list[int]]) -> int:
     return sum(map(_agree, columns))
 
 
+def _zero_without_a_difference(prompts: list[list[int]]) -> int:
+    length = _alike(prompts)
+    return 0 if length == min(map(len, prompts)) else length
+
+
 EXERCISES["common-prefix"] = Exercise(
     common_prefix,
     results=("length",),
@@ -68,6 +73,11 @@ EXERCISES["common-prefix"] = Exercise(
             _alike,
             "one prompt has no token left to read, and so no logits. Leave each prompt at least "
             "its last token.",
+        ),
+        (
+            _zero_without_a_difference,
+            "you return 0 where no column differs before the shortest prompt ends. All of it but "
+            "its last token is in common then.",
         ),
         (
             lambda prompts: max(0, _alike(prompts) - 1),
@@ -161,6 +171,10 @@ EXERCISES["repeat-rows"] = Exercise(
                     lambda rows, n: torch.arange(len(rows)).repeat(n),
                     "the rows are right, but the prompts' numbers do not match them: repeat each "
                     "for n rows.",
+                ),
+                (
+                    lambda rows, n: torch.arange(len(rows) * n) // len(rows),
+                    "a prompt has n rows: divide by n, not by the number of prompts.",
                 ),
                 (lambda rows, n: torch.arange(len(rows)), _NUMBERS.format("prompt")),
             ],

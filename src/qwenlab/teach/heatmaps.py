@@ -3,7 +3,7 @@ matplotlib figure."""
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,7 @@ class Heatmap(Html):
         alt: str,
         marked: set[tuple[int, int]],
         focus: bool = False,
+        faint: Iterable[int] = (),
     ) -> None:
         self.cells = cells
         self.rows = rows
@@ -55,6 +56,7 @@ class Heatmap(Html):
         self.alt = alt
         self.marked = marked
         self.focus = focus
+        self.faint = set(faint)
         super().__init__(self._body(), self._plain())
 
     def _body(self) -> str:
@@ -63,7 +65,8 @@ class Heatmap(Html):
             head += f'<th scope="col">{escape(label)}</th>'
         lines = []
         for i, row in enumerate(self.cells):
-            line = f'<tr{self._focus(i)}><th scope="row">{escape(self.rows[i])}</th>'
+            faint = ' class="faint"' if i in self.faint else ""
+            line = f'<tr{faint}{self._focus(i)}><th scope="row">{escape(self.rows[i])}</th>'
             for j, cell in enumerate(row):
                 kind = cell.kind
                 style = ""
@@ -117,10 +120,12 @@ class Heatmap(Html):
         size = (1 + width * len(self.columns), 0.8 + 0.34 * len(self.rows))
         figure, axes = subplots(figsize=size, layout="constrained")
         for i, row in enumerate(self.cells):
+            alpha = palette.FAINT if i in self.faint else 1
             for j, cell in enumerate(row):
                 if cell.kind == "o":
                     continue
                 style = {"edgecolor": palette.LIGHT["line"], "facecolor": cell.colour}
+                style |= {"alpha": alpha}
                 style |= {"linestyle": "--"} if cell.kind == "i" else {}
                 if cell.kind in palette.HATCHES:
                     hatch, colour = palette.HATCHES[cell.kind]
@@ -132,7 +137,7 @@ class Heatmap(Html):
                 axes.text(
                     j + 0.5, i + 0.52, _plain_math(cell.text), ha="center", va="center",
                     fontsize=9, family="monospace", color=palette.ink_on(cell.colour),
-                    weight=weight, zorder=3,
+                    weight=weight, zorder=3, alpha=alpha,
                 )  # fmt: skip
         height = len(self.rows)
         axes.set(xlim=(0, len(self.columns)), ylim=(height, 0), title=_plain_math(self.title))
@@ -152,7 +157,9 @@ def heatmap(
     title: str = "",
     alt: str | None = None,
     pads: Any = None,
+    texts: Any = None,
     marked: Iterable[Sequence[int]] = (),
+    faint: Iterable[int] = (),
     focus: bool = False,
 ) -> Heatmap:
     """Draws a matrix: rows are requests, columns are positions, steps or keys.
@@ -162,10 +169,12 @@ def heatmap(
     numbers on a scale from 0 to the largest absolute value; NaN and -inf are written out, the
     latter on a dark cell.
     rows, columns: R and C labels (default: 0, 1, 2, ...). pads: (R, C) bool, True = this cell is a
-    pad (hatched). alt: one sentence for readers who cannot see it (default: the title and the
-    size). marked: cells (row, column) to outline. focus: the rows of a mask can be hovered, touched
-    or reached by keyboard, and the page outlines what such a row may see and underlines those
-    columns (at most 12 columns; other forms show only the cells).
+    pad (hatched). texts: (R, C) words that stand in the cells in place of their values, such as why
+    a pair is masked. alt: one sentence for readers who cannot see it (default: the title and the
+    size). marked: cells (row, column) to outline. faint: rows to draw pale, for orientation. focus:
+    the rows of a mask can be hovered, touched or reached by keyboard, and the page outlines what
+    such a row may see and underlines those columns (at most 12 columns; other forms show only the
+    cells).
 
     Raises ValueError for anything that is not a matrix, and for the wrong number of labels.
     """
@@ -174,11 +183,7 @@ def heatmap(
     width = len(values[0])
     rows = _labels(rows, height, "rows")
     columns = _labels(columns, width, "columns")
-    pads = [[False] * width] * height if pads is None else _matrix(pads, "pads")
-    if (len(pads), len(pads[0])) != (height, width):
-        raise ValueError(
-            f"heatmap: pads is {len(pads)} x {len(pads[0])}, values are {height} x {width}"
-        )
+    pads = [[False] * width] * height if pads is None else _beside(values, pads, "pads")
     largest = 0
     if any(isinstance(value, float) for value in chain.from_iterable(values)):
         values = [list(map(float, row)) for row in values]
@@ -186,8 +191,11 @@ def heatmap(
     cells = []
     for row, pad_row in zip(values, pads, strict=True):
         cells.append([_cell(v, pad, largest) for v, pad in zip(row, pad_row, strict=True)])
+    if texts is not None:
+        for row, words in zip(cells, _beside(values, texts, "texts"), strict=True):
+            row[:] = [replace(cell, text=text) for cell, text in zip(row, words, strict=True)]
     alt = alt or f"{title or 'Heatmap'}: {height} rows, {width} columns."
-    return Heatmap(cells, rows, columns, title, alt, set(map(tuple, marked)), focus)
+    return Heatmap(cells, rows, columns, title, alt, set(map(tuple, marked)), focus, faint)
 
 
 def _cell(value: Any, pad: bool, largest: float) -> Cell:
@@ -238,6 +246,17 @@ def _matrix(values: Any, name: str) -> list[list]:
                 f"heatmap: row {i} of {name} has {len(row)} cells, row 0 has {len(values[0])}"
             )
     return values
+
+
+def _beside(values: list[list], others: Any, name: str) -> list[list]:
+    """A matrix that has an entry for each of the values."""
+    others = _matrix(others, name)
+    height, width = len(values), len(values[0])
+    if (len(others), len(others[0])) != (height, width):
+        raise ValueError(
+            f"heatmap: {name} is {len(others)} x {len(others[0])}, values are {height} x {width}"
+        )
+    return others
 
 
 def _listed(values: Any) -> list:

@@ -15,35 +15,34 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from functools import lru_cache
 from html import escape
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Regex, normalizers
 
-from qwenlab.errors import QwenlabError, read_json
-from qwenlab.loading import TOKENIZER, find_checkpoint, load, shipped_folder, shipped_names
+from qwenlab.loading import TOKENIZER, find_checkpoint, load, shipped_names
 from qwenlab.model.model import Model
+from qwenlab.teach.page_tokenizer import PageModelError, pack_tokenizer
 from qwenlab.teach.palette import STYLE
 from qwenlab.teach.pictures import Html, bare_html
+from qwenlab.teach.widget_options import check_height, checked_options
 from qwenlab.text.tokenizer import Tokenizer
-from qwenlab.text.vocabulary import BYTE_OF
 
 FOLDER = Path(__file__).with_name("page")
 # As they are loaded; widget_*.js come last.
-SCRIPTS = ("text.js", "model.js", "sampling.js", "engine.js", "loader.js", "drawing.js")
+SCRIPTS = (
+    "lists.js",
+    "text.js",
+    "model.js",
+    "sampling.js",
+    "engine.js",
+    "loader.js",
+    "drawing.js",
+)
 MOST_BYTES = 5_000_000  # of safetensors: a page that takes longer to load is not read
-# Where the tables of Unicode differ: what these mean in a tokenizer's pattern is packed.
-CLASSES = (r"\s", r"\p{L}", r"\p{N}")
 RUN_ME = "<p>Saved without its model: run this cell, and trust the notebook, to use it here.</p>"
 _marks = itertools.count(1)
-
-
-class PageModelError(QwenlabError):
-    """The checkpoint is too large for a page, or of a kind that the page doesn't compute."""
 
 
 class PageModel(Html):
@@ -79,7 +78,8 @@ class PageModel(Html):
 
         still: what readers without scripts see, and what is printed: anything that `bare_html`
         shows. height: pixels to keep free, on a desk and on a telephone. options: the widget's own,
-        as JSON. Raises ValueError for a name that no script has.
+        as JSON. Raises ValueError, in one line, for a name that no script has and for options that
+        the widget doesn't take.
         """
         return PageWidget(self, name, still, height, options)
 
@@ -103,8 +103,8 @@ class PageWidget(Html):
             raise ValueError(f"no widget {name!r}, expected one of {', '.join(widget_names())}")
         self.model = model
         self.name = name
-        wide, narrow = height
-        data = escape(json.dumps(options))
+        wide, narrow = check_height(name, height)
+        data = escape(checked_options(name, options))
         self.still = bare_html(f"This picture needs scripts: {name}." if still is None else still)
         self.opening = (
             f'<div class="qwl qwl-page" data-widget="{name}" data-model="{escape(model.name)}" '
@@ -258,116 +258,3 @@ def pack_tensors(model: Model) -> tuple[list[tuple[str, str, list[int]]], bytes]
 
 def size_of(shape: list[int]) -> int:
     return torch.Size(shape).numel()
-
-
-# --- Tokenizer -----------------------------------------------------------------------------------
-
-
-def pack_tokenizer(tokenizer: Tokenizer, folder: Path) -> dict:
-    """What the Tokenizer of text.js is made from. Raises PageModelError for other kinds."""
-    spec = read_json(folder / TOKENIZER, PageModelError)
-    pattern, normal_form = text_rules(spec, folder)
-    words = [t["content"] for t in spec["added_tokens"] if t["content"] not in tokenizer.control]
-    known = set(tokenizer.text_of.values())
-    if words or spec["model"].get("ignore_merges") or not BYTE_OF.keys() <= known:
-        raise PageModelError(
-            f"{folder / TOKENIZER}: added words, ignore_merges or a vocabulary without all bytes, "
-            "which the page doesn't compute"
-        )
-    merges = []
-    for pair in spec["model"]["merges"]:
-        merges.append(pair if isinstance(pair, str) else " ".join(pair))
-    classes = {}
-    for name in CLASSES:
-        if used(name, pattern):
-            classes[name] = character_class(name)
-    return {
-        "tokens": [tokenizer.text_of.get(id) for id in range(max(tokenizer.text_of) + 1)],
-        "merges": merges,
-        "control": tokenizer.control,
-        "special": sorted(tokenizer.special),
-        "pad_id": tokenizer.pad_id,
-        "eos_id": tokenizer.eos_id,
-        "vocab_size": tokenizer.vocab_size,
-        "normal_form": normal_form,
-        "split": pattern,
-        "classes": classes,
-        "chat": has_known_template(folder),
-    }
-
-
-def text_rules(spec: dict, folder: Path) -> tuple[str, str | None]:
-    """The pattern that splits text, and the Unicode normal form (None: as it is)."""
-    steps = spec.get("pre_tokenizer") or {}
-    steps = steps.get("pretokenizers", [steps])
-    normalizer = spec.get("normalizer")
-    kinds = [step.get("type") for step in steps]
-    known = kinds == ["Split", "ByteLevel"] and normalizer in (None, {"type": "NFC"})
-    if known:
-        split, to_bytes = steps
-        pattern = split["pattern"].get("Regex", "")
-        known = split["behavior"] == "Isolated" and not split["invert"] and bool(pattern)
-        known = known and not to_bytes["add_prefix_space"] and not to_bytes["use_regex"]
-        known = known and not unknown_escapes(pattern)
-    if not known:
-        raise PageModelError(
-            f"{folder / TOKENIZER}: not split and normalised as the page does it, expected NFC or "
-            "none, then Split by a pattern of \\s, \\p{L}, \\p{N}, then ByteLevel"
-        )
-    return pattern, normalizer and normalizer["type"]
-
-
-def unknown_escapes(pattern: str) -> bool:
-    """Whether a pattern has escapes that may mean something else in JavaScript."""
-    for name in (*CLASSES, *map(negated, CLASSES), r"\n", r"\r", r"\t"):
-        pattern = pattern.replace(name, "")
-    return "\\" in pattern
-
-
-def negated(name: str) -> str:
-    return name[0] + name[1].upper() + name[2:]
-
-
-def used(name: str, pattern: str) -> bool:
-    return name in pattern or negated(name) in pattern
-
-
-@lru_cache
-def character_class(name: str) -> str:
-    r"""The characters that `name` (`\s`, for example) means to the tokenizers library, as ranges of
-    a JavaScript class: asked of the library, because every regex engine has tables of its own."""
-    points = [*range(0xD800), *range(0xE000, 0x110000)]  # no halves of surrogate pairs
-    without = normalizers.Replace(Regex(f"{name}+"), "").normalize_str
-    inside: list[int] = []
-    for start in range(0, len(points), 4096):  # the library is slow on long texts
-        chunk = points[start : start + 4096]
-        outside = without("".join(map(chr, chunk)))
-        if len(outside) < len(chunk):
-            inside += sorted(set(chunk).difference(map(ord, outside)))
-    ranges = []
-    for _, run in groupby(enumerate(inside), lambda pair: pair[1] - pair[0]):
-        members = [point for _, point in run]
-        ranges.append(f"\\u{{{members[0]:x}}}-\\u{{{members[-1]:x}}}")
-    return "".join(ranges)
-
-
-def has_known_template(folder: Path) -> bool:
-    """Whether there is a chat template. Raises PageModelError for one that text.js doesn't write:
-    it has that of the shipped models."""
-    template = template_text(folder)
-    if template is None:
-        return False
-    if template != template_text(shipped_folder() / "tiny"):
-        raise PageModelError(
-            f"{folder}: its chat template is not that of the shipped models, "
-            "the one that the page writes"
-        )
-    return True
-
-
-def template_text(folder: Path) -> str | None:
-    alone = folder / "chat_template.jinja"
-    if alone.exists():
-        return alone.read_text(encoding="utf-8")
-    settings = folder / "tokenizer_config.json"
-    return read_json(settings, PageModelError).get("chat_template") if settings.exists() else None

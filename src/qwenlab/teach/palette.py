@@ -59,6 +59,7 @@ HATCHES = {"p": ("////", "hatch"), "u": ("xxxx", "cross")}
 LOW = "#e8eef5"
 PLUS = "#00498a"
 MINUS = "#a85800"
+FAINT = 0.35  # how opaque a row is that stands for orientation only
 
 
 def rgb(colour: str) -> tuple[float, float, float]:
@@ -155,7 +156,9 @@ repeating-linear-gradient(135deg,var(--qwl-cross) 0 1.5px,var(--qwl-wasted) 1.5p
 .qwl.qwl .qwl-grid td.v{{background:color-mix(in srgb,{PLUS} calc(var(--v)*1%),{LOW})}}
 .qwl.qwl .qwl-grid td.g{{background:color-mix(in srgb,{MINUS} calc(var(--v)*1%),{LOW})}}
 .qwl.qwl .qwl-grid td.w{{color:#fff}}
+.qwl.qwl .qwl-grid .faint>*{{opacity:{FAINT}}}
 .qwl.qwl .qwl-grid td.x{{outline:3px solid var(--qwl-ink);outline-offset:-3px}}
+.qwl.qwl .qwl-grid :is(td.m,td.n,td.f,td.w).x{{outline:2px solid #fff;outline-offset:-4px}}
 .qwl.qwl svg{{width:100%;min-width:440px;max-width:640px;height:auto;stroke-linejoin:round}}
 .qwl.qwl summary{{cursor:pointer;color:inherit}}
 .qwl.qwl .see {_PICKED}>.a{{outline:3px solid #000;outline-offset:-3px}}

@@ -22,12 +22,13 @@
 // A stage has
 //   root, options, model (its name), calm (true: the reader wants no motion)
 //   add(...parts)               puts parts (elements, or what the calls below return) below another
-//   sentence, say(text)         the sentence; screen readers hear it (aria-live), so one per act
+//   sentence, say(text, kind, lead)   the sentence; screen readers hear it (aria-live), so one per
+//                               act; lead: its beginning, in bold type
 //   bring()                     promises [model, tokenizer]
 //   controls(...parts)          a line of controls, which wraps
 //   choice(label, [[value, text], ...], change)   radio buttons in one bar; .value; .disable(yes)
 //   toggle(label, checked, change), slider(label, {min, max, value}, change)     the same
-//   field(label, text, change)  one line of text; .value
+//   field(label, text, change)  one line of text, at most 200 characters; .value
 //   button(text, press, main=false)               .disable(yes), .text = "..."
 //   player({count, show, delay, back})            play, pause, step back, step, for a run of
 //       count() steps: show(step) draws one; .go(step), .play(), .pause(), .step, .playing
@@ -36,14 +37,15 @@
 //   legend()                    .draw(counts): how many row-steps of each kind
 //   answer()                    .draw(text): an answer in one line, its end in view
 //   pause(milliseconds)         promises to come back; at once if the stage is calm
-// A cell is {kind, text, title, marked, level}; kind as in heatmaps.py: t a real token, p a pad,
-// a allowed, m masked, n NaN, v and g numbers with a level 0..100, f prefill, d decode, u wasted,
-// i idle, o nothing. `title` is what a pointer that rests on it is told; marked: outlined.
+// A cell is {kind, text, title, said, marked, level}; kind as in heatmaps.py: t a real token, p a
+// pad, a allowed, m masked, n NaN, v and g numbers with a level 0..100, f prefill, d decode, u
+// wasted, i idle, o nothing. `title` is what a pointer that rests on it is told; said: what a
+// screen reader reads, where that isn't the text; marked: outlined.
 // qwenlab.drawing has token_cell(tokenizer, id, real), which makes one from a token,
 // step_cell(kind, text, more), which makes one of a timeline, chat_cells(tokenizer, ids, real),
-// which makes a line from a chat, rectangle, which pads, listed(words), "A, B and C",
-// boxed(text), what stands in an answer's last box, and begun_chat(tokenizer, question, start),
-// ids.
+// which makes a line from a chat, rectangle, which pads, boxed(text), what stands in
+// an answer's last box, and begun_chat(tokenizer, question, start), ids. lists.js has range, sum,
+// listed and capital.
 
 globalThis.qwenlab = globalThis.qwenlab || {};
 
@@ -52,6 +54,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 
   const widgets = (qwenlab.widgets ??= new Map()); // what builds each, by name
   const BLANK = { kind: "o", text: "" };
+  const MOST_CHARACTERS = 200; // of a field
   let number = 0; // of radio groups and fields, whose names must differ within a page
 
   // An element with properties, and children: elements, strings, or parts with a root.
@@ -76,8 +79,17 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   }
 
   function token_cell(tokenizer, id, real = true) {
+    if (!real) {
+      return { kind: "p", text: "", title: "pad", said: "pad" };
+    }
     const text = token_text(tokenizer.decode([id]));
-    return real ? { kind: "t", text, title: `token ${id}` } : { kind: "p", text: "", title: "pad" };
+    return { kind: "t", text, title: `token ${id}`, said: spoken(text) };
+  }
+
+  // Signs of white space as words.
+  function spoken(text) {
+    const words = { "⏎": " new line ", "␣": " space ", "⇥": " tab " };
+    return text.replaceAll(/[⏎␣⇥]/g, (sign) => words[sign]);
   }
 
   // The cells of one chat with its pads. The chat format's tokens are the same in every prompt, so
@@ -90,7 +102,8 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     const cells = ids.map((id, t) => token_cell(tokenizer, id, real[t]));
     const first = real.indexOf(true);
     const folded = (count) => {
-      return { kind: "t", text: "⋯", title: `${count} tokens of the chat format` };
+      const title = `${count} tokens of the chat format`;
+      return { kind: "t", text: "⋯", title, said: title };
     };
     cells.splice(ids.indexOf(end_id, first), behind, folded(behind));
     cells.splice(first, before, folded(before));
@@ -140,9 +153,10 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       this.root = element("figure", { className: "qwl-figure" }, this.caption, this.box);
     }
 
-    // cells: rows of cells, or null where nothing stands. rows, columns: their labels. title: the
-    // caption. follow: scrolls to this column. Only what has changed is touched.
-    draw(cells, { rows = null, columns = null, title = null, follow = null } = {}) {
+    // cells: rows of cells, or null where nothing stands. rows, columns: their labels. about: what
+    // a screen reader reads instead of each row's label. title: the caption. follow: scrolls to
+    // this column. Only what has changed is touched.
+    draw(cells, { rows = null, columns = null, about = [], title = null, follow = null } = {}) {
       const width = Math.max(0, ...cells.map((row) => row.length));
       if (title !== null && this.caption.textContent !== title) {
         this.caption.textContent = title;
@@ -153,6 +167,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
         this.lines.pop().line.remove();
       }
       cells.forEach((row, i) => this.draw_line(i, row, width, rows?.[i] ?? null));
+      about.forEach((words, i) => this.lines[i].label.setAttribute("aria-label", words));
       if (this.pick && cells.length > 0) {
         this.reach(Math.min(this.at[0], cells.length - 1), Math.min(this.at[1], width - 1));
       }
@@ -257,8 +272,9 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     }
   }
 
-  function paint(shown, { kind, text = "", title = "", marked = false, level = 0 }, picked) {
-    const look = [kind, text, title, marked, level].join("\u0000");
+  function paint(shown, cell, picked) {
+    const { kind, text = "", title = "", said = text, marked = false, level = 0 } = cell;
+    const look = [kind, text, title, said, marked, level].join("\u0000");
     if (shown.look === look) {
       return;
     }
@@ -270,6 +286,10 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     shown.style.setProperty("--v", level);
     if (picked) {
       shown.setAttribute("aria-label", title || text);
+    } else if (said === text) {
+      shown.removeAttribute("aria-label");
+    } else {
+      shown.setAttribute("aria-label", said);
     }
   }
 
@@ -377,12 +397,6 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     }
   }
 
-  // "A, B and C"
-  function listed(words) {
-    const last = words.at(-1) ?? "";
-    return words.length > 1 ? `${words.slice(0, -1).join(", ")} and ${last}` : last;
-  }
-
   // The ids of a chat whose answer has begun with a thought, and with `start` on its first line.
   function begun_chat(tokenizer, question, start = "") {
     const chat = tokenizer.chat([{ role: "user", content: question }]);
@@ -473,10 +487,20 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   class Field {
     constructor(label, text, change) {
       const settings = { type: "text", value: text, autocomplete: "off", spellcheck: false };
-      this.input = element("input", { ...settings, maxLength: 200 });
+      this.input = element("input", { ...settings, maxLength: MOST_CHARACTERS });
+      this.limit = element("output", { className: "qwl-limit" });
       this.root = element("label", { className: "qwl-field" }, element("span", {}, label));
-      this.root.append(this.input);
-      this.input.addEventListener("input", () => change?.(this.value));
+      this.root.append(this.input, this.limit);
+      this.input.addEventListener("input", () => {
+        this.mark_limit();
+        change?.(this.value);
+      });
+    }
+
+    // What is typed or pasted beyond the limit is lost, so it is said.
+    mark_limit() {
+      const is_full = this.value.length >= MOST_CHARACTERS;
+      this.limit.textContent = is_full ? `at most ${MOST_CHARACTERS} characters` : "";
     }
 
     get value() {
@@ -485,6 +509,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 
     set value(text) {
       this.input.value = text;
+      this.mark_limit();
     }
 
     disable(yes) {
@@ -609,9 +634,9 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       this.root.append(...parts.map((part) => part.root ?? part));
     }
 
-    say(text, kind = "") {
-      if (this.sentence.textContent !== text) {
-        this.sentence.textContent = text;
+    say(text, kind = "", lead = "") {
+      if (this.sentence.textContent !== lead + text) {
+        this.sentence.replaceChildren(...(lead === "" ? [] : [element("b", {}, lead)]), text);
       }
       this.sentence.dataset.kind = kind; // "good", "bad", "failed" or nothing
     }
@@ -704,6 +729,6 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   }
 
   const drawing = { element, token_text, token_cell, step_cell, chat_cells, rectangle };
-  Object.assign(drawing, { most_probable_bars, listed, boxed, begun_chat });
+  Object.assign(drawing, { most_probable_bars, boxed, begun_chat });
   Object.assign(qwenlab, { widget, mount, drawing });
 })(globalThis.qwenlab);

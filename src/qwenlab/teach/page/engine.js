@@ -41,7 +41,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 (function (qwenlab) {
   "use strict";
 
-  const range = (end, start = 0) => Array.from({ length: end - start }, (_, i) => start + i);
+  const { range, sum } = qwenlab;
   const now = () => performance.now() / 1000; // in seconds
 
   // --- padding.py and masks.py -----------------------------------------------------------------
@@ -364,7 +364,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     }
 
     get prefill_tokens() {
-      return this.prefill_widths().reduce((sum, width) => sum + width, 0);
+      return sum(this.prefill_widths());
     }
 
     // Pads beside the prefill's real tokens, in one rectangle.
@@ -523,7 +523,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       if (this.token_budget === null) {
         return true;
       }
-      const held = requests.reduce((sum, request) => sum + request.num_tokens + 1, 0);
+      const held = sum(requests.map((request) => request.num_tokens + 1));
       return held <= this.token_budget;
     }
 

@@ -14,7 +14,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 (function (qwenlab) {
   "use strict";
 
-  const SCRIPTS = ["text.js", "model.js", "sampling.js", "engine.js"];
+  const SCRIPTS = ["lists.js", "text.js", "model.js", "sampling.js", "engine.js"];
   const source = document.currentScript?.src; // nothing where it stands in the page itself
   const coming = new Map(); // promises by file
 
@@ -92,6 +92,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   async function mount_one(placeholder) {
     try {
       if (source) {
+        await add_script("lists.js");
         await add_script("drawing.js");
         await add_script(`widget_${placeholder.dataset.widget}.js`);
       }

@@ -42,7 +42,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   const VARIANTS = ["-inf", "finfo.min", "log-sum-exp", "pads-see-themselves"];
   const FLOAT32_MIN = -3.4028234663852886e38;
 
-  const range = (end) => Array.from({ length: end }, (_, i) => i);
+  const { range } = qwenlab;
   const sigmoid = (x) => 1 / (1 + Math.exp(-x));
   const silu = (x) => x * sigmoid(x);
 
@@ -61,7 +61,10 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       const count = shape.reduce((product, size) => product * size, 1);
       if (dtype === "bfloat16") {
         const halves = new Uint16Array(bytes.slice(start, start + 2 * count).buffer);
-        const words = Uint32Array.from(halves, (half) => half << 16);
+        const words = new Uint32Array(count);
+        for (let i = 0; i < count; i++) {
+          words[i] = halves[i] << 16;
+        }
         weights[name] = new Float32Array(words.buffer);
         start += 2 * count;
       } else {
@@ -272,13 +275,13 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       return t < this.num_new_tokens[b];
     }
 
-    // (K,) true = may attend: a query at position p sees keys 0..p of its row.
+    // (K,) true = may attend, or null = all: a query at position p sees keys 0..p of its row.
     attention_mask(b, t, keys) {
       if (this.custom_mask !== null) {
         return this.custom_mask[b][0][t];
       }
       const position = this.position_ids[b][t];
-      return range(keys).map((key) => key <= position);
+      return position >= keys - 1 ? null : range(keys).map((key) => key <= position);
     }
 
     // Keeps this pass's keys and values (B, W, KVH, D) and returns each row's whole (K, KVH, D).
@@ -350,34 +353,41 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 
   // --- layers.py -------------------------------------------------------------------------------
 
-  // x (N, in), weight (out, in): x W^T, (N, out). Four tokens at a time, then the rest one by one.
+  // x (N, in), weight (out, in): x W^T, (N, out). Several tokens and outputs at a time, so that a
+  // number that has been fetched is used more than once. Each sum still runs over i in order.
   function linear(x, weight, inputs) {
     const count = x.length / inputs;
     const outputs = weight.length / inputs;
     const out = new Float32Array(count * outputs);
-    const wide = new Float64Array(x);
     let n = 0;
     for (; n + 4 <= count; n += 4) {
-      four_tokens(wide, weight, inputs, outputs, n, out);
+      four_tokens(x, weight, inputs, outputs, n, out);
     }
     for (; n < count; n++) {
-      one_token(wide, weight, inputs, outputs, n, out);
+      one_token(x, weight, inputs, outputs, n, out);
     }
     return out;
   }
 
-  // Two outputs of four tokens at a time: eight products for each six numbers fetched. a to d are
-  // where the tokens' features start, u and v where the outputs' weights do.
+  // Three outputs of four tokens at a time: twelve products for each seven numbers fetched. a to d
+  // are where the tokens' features start, u to w where the outputs' weights do.
   function four_tokens(x, weight, inputs, outputs, n, out) {
-    const [a, b, c, d] = [0, 1, 2, 3].map((t) => (n + t) * inputs);
-    for (let o = 0; o < outputs; o += 2) {
+    const a = n * inputs;
+    const b = a + inputs;
+    const c = b + inputs;
+    const d = c + inputs;
+    const in_threes = outputs - (outputs % 3);
+    for (let o = 0; o < in_threes; o += 3) {
       const u = o * inputs;
-      const v = o + 1 < outputs ? u + inputs : u;
+      const v = u + inputs;
+      const w = v + inputs;
       let [ua, ub, uc, ud] = [0, 0, 0, 0];
       let [va, vb, vc, vd] = [0, 0, 0, 0];
+      let [wa, wb, wc, wd] = [0, 0, 0, 0];
       for (let i = 0; i < inputs; i++) {
         const first = weight[u + i];
         const second = weight[v + i];
+        const third = weight[w + i];
         const xa = x[a + i];
         const xb = x[b + i];
         const xc = x[c + i];
@@ -390,51 +400,84 @@ globalThis.qwenlab = globalThis.qwenlab || {};
         vb += second * xb;
         vc += second * xc;
         vd += second * xd;
+        wa += third * xa;
+        wb += third * xb;
+        wc += third * xc;
+        wd += third * xd;
       }
-      const place = n * outputs + o;
-      out[place] = ua;
-      out[place + outputs] = ub;
-      out[place + 2 * outputs] = uc;
-      out[place + 3 * outputs] = ud;
-      if (v > u) {
-        out[place + 1] = va;
-        out[place + outputs + 1] = vb;
-        out[place + 2 * outputs + 1] = vc;
-        out[place + 3 * outputs + 1] = vd;
+      put_three(out, n * outputs + o, ua, va, wa);
+      put_three(out, (n + 1) * outputs + o, ub, vb, wb);
+      put_three(out, (n + 2) * outputs + o, uc, vc, wc);
+      put_three(out, (n + 3) * outputs + o, ud, vd, wd);
+    }
+    for (let o = in_threes; o < outputs; o++) {
+      for (let t = n; t < n + 4; t++) {
+        out[t * outputs + o] = dot(x, t * inputs, weight, o * inputs, inputs);
       }
     }
   }
 
-  // Four outputs of one token at a time, whose weights start at a to d.
+  function put_three(out, place, u, v, w) {
+    out[place] = u;
+    out[place + 1] = v;
+    out[place + 2] = w;
+  }
+
+  // Eight outputs of one token at a time, whose weights start at a to h.
   function one_token(x, weight, inputs, outputs, n, out) {
     const start = n * inputs;
-    for (let o = 0; o < outputs; o += 4) {
-      const rows = Math.min(4, outputs - o);
+    const in_eights = outputs - (outputs % 8);
+    for (let o = 0; o < in_eights; o += 8) {
       const a = o * inputs;
-      const b = rows > 1 ? a + inputs : a;
-      const c = rows > 2 ? b + inputs : a;
-      const d = rows > 3 ? c + inputs : a;
+      const b = a + inputs;
+      const c = b + inputs;
+      const d = c + inputs;
+      const e = d + inputs;
+      const f = e + inputs;
+      const g = f + inputs;
+      const h = g + inputs;
       let [sum_a, sum_b, sum_c, sum_d] = [0, 0, 0, 0];
+      let [sum_e, sum_f, sum_g, sum_h] = [0, 0, 0, 0];
       for (let i = 0; i < inputs; i++) {
         const feature = x[start + i];
         sum_a += feature * weight[a + i];
         sum_b += feature * weight[b + i];
         sum_c += feature * weight[c + i];
         sum_d += feature * weight[d + i];
+        sum_e += feature * weight[e + i];
+        sum_f += feature * weight[f + i];
+        sum_g += feature * weight[g + i];
+        sum_h += feature * weight[h + i];
       }
-      const sums = [sum_a, sum_b, sum_c, sum_d];
-      for (let row = 0; row < rows; row++) {
-        out[n * outputs + o + row] = sums[row];
-      }
+      const place = n * outputs + o;
+      out[place] = sum_a;
+      out[place + 1] = sum_b;
+      out[place + 2] = sum_c;
+      out[place + 3] = sum_d;
+      out[place + 4] = sum_e;
+      out[place + 5] = sum_f;
+      out[place + 6] = sum_g;
+      out[place + 7] = sum_h;
+    }
+    for (let o = in_eights; o < outputs; o++) {
+      out[n * outputs + o] = dot(x, start, weight, o * inputs, inputs);
     }
   }
 
-  function added(x, y) {
-    const sum = new Float32Array(x.length);
-    for (let i = 0; i < x.length; i++) {
-      sum[i] = x[i] + y[i];
+  // Of `count` numbers of a, from `i` on, and as many of b, from `j` on.
+  function dot(a, i, b, j, count) {
+    let sum = 0;
+    for (let k = 0; k < count; k++) {
+      sum += a[i + k] * b[j + k];
     }
     return sum;
+  }
+
+  // x + y, in the place of x.
+  function add(x, y) {
+    for (let i = 0; i < x.length; i++) {
+      x[i] += y[i];
+    }
   }
 
   // x / rms(x) * weight over the last dimension. Qwen3.5's norms are zero-centred: they store
@@ -618,28 +661,26 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       const size = this.head_dim;
       const num_keys = keys.length / (this.kv_heads * size);
       const seen = batch.watch?.attention[this.layer]?.[b];
+      const scores = new Float32Array(num_keys);
+      const mean = new Float64Array(size);
       for (let t = 0; t < batch.width; t++) {
         const mask = batch.attention_mask(b, t, num_keys);
         const itself = t + num_keys - batch.width;
         for (let head = 0; head < this.heads; head++) {
           const kv_head = Math.floor(head / groups); // each key head serves `groups` in a row
           const place = ((b * batch.width + t) * this.heads + head) * size;
-          const scores = new Float32Array(num_keys);
           for (let key = 0; key < num_keys; key++) {
             const start = (key * this.kv_heads + kv_head) * size;
-            let sum = 0;
-            for (let i = 0; i < size; i++) {
-              sum += q[place + i] * keys[start + i];
-            }
-            scores[key] = sum * this.scale;
+            scores[key] = dot(q, place, keys, start, size) * this.scale;
           }
           const weights = masked_softmax(scores, mask, how, itself);
           // A hidden key is multiplied too: its weight of 0 times NaN is NaN.
-          const mean = new Float64Array(size);
+          mean.fill(0);
           for (let key = 0; key < num_keys; key++) {
             const start = (key * this.kv_heads + kv_head) * size;
+            const weight = weights[key];
             for (let i = 0; i < size; i++) {
-              mean[i] += weights[key] * values[start + i];
+              mean[i] += weight * values[start + i];
             }
           }
           out.set(mean, place);
@@ -853,7 +894,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 
   // --- model.py --------------------------------------------------------------------------------
 
-  // Attention or DeltaNet, then MLP, each on a normed input and added to what came in.
+  // Attention or DeltaNet, then MLP, each on a normed input and added, in place, to what came in.
   class Layer {
     constructor(config, weights, number) {
       const prefix = `model.layers.${number}`;
@@ -868,8 +909,8 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     }
 
     forward(x, batch, rotary, how) {
-      x = added(x, this.mixer.forward(this.input_layernorm.forward(x), batch, rotary, how));
-      return added(x, this.mlp.forward(this.post_attention_layernorm.forward(x)));
+      add(x, this.mixer.forward(this.input_layernorm.forward(x), batch, rotary, how));
+      add(x, this.mlp.forward(this.post_attention_layernorm.forward(x)));
     }
   }
 
@@ -933,14 +974,14 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     hidden(batch) {
       const size = this.config.hidden_size;
       const ids = batch.input_ids.flat();
-      let x = new Float32Array(ids.length * size);
+      const x = new Float32Array(ids.length * size);
       ids.forEach((id, place) => {
         x.set(this.embed_tokens.subarray(id * size, (id + 1) * size), place * size);
       });
       start_watching(batch, this.config);
       note_finite(batch, x);
       for (const layer of this.layers) {
-        x = layer.forward(x, batch, this.rotary, this.softmax);
+        layer.forward(x, batch, this.rotary, this.softmax);
         note_finite(batch, x);
       }
       return x;

@@ -21,8 +21,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   const MOST_ANSWERS = 8;
   const NONE = "none"; // in the place of a number, where an answer has no box
 
-  const range = (end) => Array.from({ length: end }, (_, i) => i);
-  const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+  const { range, sum, listed, capital } = qwenlab;
 
   const complete = ({ token_ids, stop_id }) =>
     stop_id === null ? token_ids : [...token_ids, stop_id];
@@ -34,10 +33,8 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     }
     const together = slots.at(-1) - slots[0] === slots.length - 1;
     const is_long = together && slots.length > 2;
-    return `slots ${is_long ? `${slots[0]} to ${slots.at(-1)}` : qwenlab.drawing.listed(slots)}`;
+    return `slots ${is_long ? `${slots[0]} to ${slots.at(-1)}` : listed(slots)}`;
   }
-
-  const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
   // --- The run, without a page -------------------------------------------------------------------
 
@@ -222,7 +219,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       const one = how.replace(/^stop/, "stops").replace(/^reach/, "reaches");
       return `${named(slots)} ${slots.length === 1 ? one : how}`;
     });
-    return `${capital(qwenlab.drawing.listed(told))}.`;
+    return `${capital(listed(told))}.`;
   }
 
   function summary(run) {

@@ -1,5 +1,6 @@
 // Four prompts in one batch: the rectangle that the model gets, pads on either side, hidden or
-// seen, and the answers as they are generated, right or wrong.
+// seen, and the answers as they are generated, correct or not. Once they have run, another setting
+// runs them again, and what each setting gave stays in a list until a prompt changes.
 //
 // Options: prompts (texts), side and pads ("left" or "right", "hidden" or "seen": what is chosen at
 // first), max_new_tokens.
@@ -11,7 +12,12 @@
   const PACE = 110; // milliseconds a step
   const CAPTION = "What the model gets → what it generates";
   // A column is as wide as its widest cell, so tokens with long names are shown by a sign.
-  const SIGNS = { "<think>": "‹", "</think>": "›", "\\boxed": "□" };
+  const SIGNS = {
+    "<think>": ["‹", "starts to think"],
+    "</think>": ["›", "has thought"],
+    "\\boxed": ["□", "box"],
+  };
+  const START = "Press Run, or Enter in a prompt.";
 
   // --- What is computed ------------------------------------------------------------------------
 
@@ -48,33 +54,37 @@
   function value_of(question) {
     const asked = question.replace(/^\s*(what is|compute|calculate)\s/i, "");
     const bare = asked.replace(/[=?.\s]+$/, "").replaceAll(" ", "");
-    const sum = bare.replaceAll("×", "*").replaceAll("−", "-");
-    if (!/^\d+([+*-]\d+)+$/.test(sum)) {
+    const plain = bare.replaceAll("×", "*").replaceAll("−", "-");
+    if (!/^\d+([+*-]\d+)+$/.test(plain)) {
       return null;
     }
-    const terms = sum.replaceAll("-", "+-").split("+");
+    const terms = plain.replaceAll("-", "+-").split("+");
     const products = terms.map((term) => term.split("*").reduce((a, b) => a * Number(b), 1));
-    return String(products.reduce((a, b) => a + b, 0));
+    return String(qwenlab.sum(products));
   }
 
   // --- The widget ------------------------------------------------------------------------------
 
   qwenlab.widget("batch", async (stage) => {
     const { prompts, side = "right", pads = "hidden", max_new_tokens = 60 } = stage.options;
-    const fields = prompts.map((text, i) => stage.field(`${i + 1}`, text, prepare));
-    const verdicts = prompts.map(() => element("output", { className: "qwl-verdict" }));
-    fields.forEach((field, i) => field.input.setAttribute("aria-label", `Prompt ${i + 1}`));
+    const fields = prompts.map((text, i) => stage.field(`${i + 1}`, text, edited));
+    const verdicts = prompts.map(() => element("span", { className: "qwl-verdict" }));
+    fields.forEach(({ input }, i) => {
+      input.setAttribute("aria-label", `Prompt ${i + 1}`);
+      input.setAttribute("enterkeyhint", "go");
+    });
     const lines = fields.map((field, i) => {
       return element("div", { className: "qwl-asked" }, field, verdicts[i]);
     });
     const sides = [["right", "right"], ["left", "left"]];
-    const side_choice = stage.choice("Pads", sides, prepare);
-    const seen_choice = stage.choice("", [["hidden", "hidden"], ["seen", "seen"]], prepare);
+    const side_choice = stage.choice("Pads", sides, switched);
+    const seen_choice = stage.choice("", [["hidden", "hidden"], ["seen", "seen"]], switched);
     const ways = [["together", "all together"], ["alone", "one by one"]];
-    const way_choice = stage.choice("", ways, prepare);
+    const way_choice = stage.choice("", ways, switched);
     const button = stage.button("Run", run, true);
     const grid = stage.grid(CAPTION, { tight: true });
     const counts = element("p", { className: "qwl-counts" });
+    const list = element("ul", { className: "qwl-tried", "aria-label": "What you have tried" });
     side_choice.value = side;
     seen_choice.value = pads;
     seen_choice.root.setAttribute("aria-label", "Pads hidden or seen");
@@ -83,9 +93,12 @@
     const controls = stage.controls(side_choice, seen_choice, way_choice, button);
     const asked = element("div", { className: "qwl-four" }, ...lines);
     asked.addEventListener("keydown", (event) => event.key === "Enter" && run());
-    stage.add(asked, controls, grid, counts, stage.sentence);
+    stage.add(asked, controls, grid, counts, stage.sentence, list);
 
     let turn = 0; // a later act ends an earlier run
+    let has_run = false; // these prompts, under whatever setting
+    const tried = new Map(); // how many answers were correct, by setting
+    let tried_with = ""; // the prompts that they were tried with
     let rows = []; // what is drawn: {prompt: cells, answer: ids, stopped, alone}
     const [model, tokenizer] = await stage.bring();
     prepare();
@@ -101,6 +114,49 @@
       return fields.map(({ value }) => tokenizer.chat([{ role: "user", content: value }]));
     }
 
+    function setting() {
+      const pads = `${side_choice.value}, ${seen_choice.value}`;
+      return way_choice.value === "together" ? pads : "one by one";
+    }
+
+    // What earlier runs with these prompts gave. The newest is framed.
+    function draw_tried(newest = null) {
+      const texts = fields.map(({ value }) => value).join("\n");
+      if (texts !== tried_with) {
+        tried.clear();
+        tried_with = texts;
+      }
+      const lines = [...tried].map(([name, gave]) => {
+        const line = element("li", {}, `${name}: ${gave}`);
+        if (name === newest) {
+          line.setAttribute("aria-current", "true");
+        }
+        return line;
+      });
+      const words = known() ? "Correct answers so far, by pads:" : "As alone so far, by pads:";
+      const head = tried.size === 0 ? "Each setting that you try is noted here." : words;
+      list.replaceChildren(element("li", {}, head), ...lines);
+    }
+
+    // Whether the widget knows the answer to every prompt.
+    function known() {
+      return fields.every(({ value }) => value_of(value) !== null);
+    }
+
+    function edited() {
+      has_run = false;
+      prepare();
+    }
+
+    // Another setting: at once, if the reader has run these prompts already.
+    function switched() {
+      if (has_run) {
+        run();
+      } else {
+        prepare();
+      }
+    }
+
     // The rectangle before anything is generated.
     function prepare() {
       turn++;
@@ -108,6 +164,7 @@
       side_choice.disable(!together);
       seen_choice.disable(!together);
       verdicts.forEach((verdict) => show_verdict(verdict, "", ""));
+      draw_tried();
       const ids = read();
       if (ids === null) {
         return null;
@@ -131,17 +188,18 @@
       if (cell.kind !== "p" || seen_choice.value === "hidden") {
         return cell;
       }
-      return { kind: "t", text: "∅", title: "a pad, read like any other token" };
+      const title = "a pad, read like any other token";
+      return { kind: "t", text: "∅", title, said: "pad, seen" };
     }
 
     function before(together, padded) {
       if (!together) {
-        return "Each prompt gets a batch of its own, so nothing is padded. Press Run.";
+        return `Each prompt gets a batch of its own, so nothing is padded. ${START}`;
       }
       const where = `${padded} pads on the ${side_choice.value}`;
       const how = seen_choice.value === "hidden" ? "hidden from every token" : "read as text";
       const from = "Each answer goes on from its outlined cell";
-      return `One rectangle: ${where}, ${how}. ${from}. Press Run.`;
+      return `One rectangle: ${where}, ${how}. ${from}. ${START}`;
     }
 
     function draw(newest = null) {
@@ -165,7 +223,18 @@
       const told = rows[0].alone === null ? "new" : differs ? "differs from alone" : null;
       const outlined = longest === 0 ? null : told; // before a run the sentence says it
       const title = `${CAPTION}${outlined === null ? "" : ` (outlined: ${outlined})`}`;
-      grid.draw(cells, { rows: rows.map((_, b) => `${b + 1}`), title, follow });
+      const about = rows.map(({ prompt, answer }, b) => {
+        const pads = prompt.filter(({ kind }) => kind === "p").length;
+        const text = answer.length === 0 ? "nothing yet" : tokenizer.decode(ours(rows[b]));
+        const padded = `${fields[b].value} with ${pads} ${pads === 1 ? "pad" : "pads"}`;
+        return `Row ${b + 1}: ${padded}. Generated: ${text}`;
+      });
+      grid.draw(cells, { rows: rows.map((_, b) => `${b + 1}`), about, title, follow });
+    }
+
+    // What a row has generated, without its stop id.
+    function ours({ answer, stopped }) {
+      return stopped === false ? answer : answer.slice(0, stopped);
     }
 
     function generated_cell(id, real) {
@@ -174,13 +243,14 @@
         return { ...cell, title: "pad: this answer is finished, the others are not" };
       }
       if (model.stop_ids.has(id)) {
-        return { ...cell, text: "■", title: `stop: ${cell.text}` };
+        return { ...cell, text: "■", title: `stop: ${cell.text}`, said: "stop" };
       }
-      return cell.text in SIGNS ? { ...cell, text: SIGNS[cell.text], title: cell.text } : cell;
+      const [sign, said] = SIGNS[cell.text] ?? [];
+      return sign ? { ...cell, text: sign, title: cell.text, said } : cell;
     }
 
     function count(steps, passes, padded) {
-      const tokens = rows.reduce((sum, row) => sum + useful(row), 0);
+      const tokens = qwenlab.sum(rows.map(useful));
       const words = [`Step ${steps}`, `${passes} ${passes === 1 ? "pass" : "passes"} of the model`];
       words.push(`${tokens} tokens generated`, `${padded} pads in the prompts`);
       counts.textContent = words.join(" · ");
@@ -205,6 +275,7 @@
         return;
       }
       const mine = turn;
+      has_run = true;
       stage.root.scrollIntoView({ block: "nearest" });
       stage.say("The model is generating…");
       const groups = given.together ? [rows] : rows.map((row) => [row]);
@@ -241,11 +312,11 @@
       let passes_alone = 0;
       rows.forEach((row, b) => {
         const [alone, most] = answer_alone(model, given.ids[b], max_new_tokens);
-        const ours = row.stopped === false ? row.answer : row.answer.slice(0, row.stopped);
+        const ids = ours(row);
         row.alone = row.stopped === false ? alone : [...alone, row.answer[row.stopped]];
         passes_alone += most;
-        const same = ours.join() === alone.join();
-        const said = boxed(tokenizer.decode(ours));
+        const same = ids.join() === alone.join();
+        const said = boxed(tokenizer.decode(ids));
         const lone = boxed(tokenizer.decode(alone));
         const truth = value_of(fields[b].value);
         right += truth !== null && said === truth ? 1 : 0;
@@ -260,15 +331,18 @@
       });
       draw();
       grid.centre(Math.max(...rows.map(({ prompt }) => prompt.length)));
-      const known = fields.every(({ value }) => value_of(value) !== null);
-      const lead = known
-        ? `${right} of ${rows.length} answers ${right === 1 ? "is" : "are"} right`
-        : `${rows.length - changed.length} of ${rows.length} answers are the same as alone`;
+      const as_alone = rows.length - changed.length;
+      const lead = known()
+        ? `${right} of ${rows.length} answers ${right === 1 ? "is" : "are"} correct`
+        : `${as_alone} of ${rows.length} answers ${as_alone === 1 ? "is" : "are"} as alone`;
+      tried.set(setting(), `${known() ? right : as_alone} of ${rows.length}`);
+      draw_tried(setting());
       const told = after(given, passes, passes_alone, padded_rows, changed);
-      stage.say(`${lead}${told}`, changed.length > 0 ? "bad" : "good");
+      stage.say(told, changed.length > 0 ? "bad" : "good", lead);
       stage.root.scrollIntoView({ block: "nearest" });
     }
 
+    // Goes on from the headline, which has no full stop.
     function after({ together }, passes, passes_alone, padded_rows, changed) {
       if (!together) {
         return `. There are no pads, but it takes ${passes} passes, one for each token.`;
@@ -283,13 +357,11 @@
         const why = "Every row ends in its own last token, and no token sees a pad";
         return `. ${why}, so each prompt gets the answer that it gets alone, in ${instead}.`;
       }
-      const differ = changed.length === 0
-        ? ", but nothing guarantees it"
-        : `: ${listed(changed)} alone`;
+      const differ = changed.length === 0 ? ", but by luck" : `: ${not_alone(changed)}`;
       if (is_hidden) {
         const why = "The pads are hidden, but each short row ends in a pad";
-        const then = "and the model continues from that pad instead of from the question";
-        return `${differ}. ${why}, ${then}. Now try the pads on the left.`;
+        const then = "and the model goes on from that pad instead of from the question";
+        return `${differ}. ${why}, ${then}. Now put the pads on the left.`;
       }
       const where = is_left ? "in front of" : "behind";
       const cure = is_left ? "Hide them" : "Put them on the left and hide them";
@@ -297,11 +369,11 @@
     }
   });
 
-  function listed(numbers) {
-    const text = numbers.join(", ").replace(/, (\d+)$/, " and $1");
+  function not_alone(numbers) {
+    const names = qwenlab.listed(numbers);
     return numbers.length === 1
-      ? `answer ${text} differs from what the prompt gets`
-      : `answers ${text} differ from what the prompts get`;
+      ? `prompt ${names} gets another answer alone`
+      : `prompts ${names} get other answers alone`;
   }
 
   function verdict_of(said, lone, truth, same) {
@@ -311,7 +383,7 @@
       return [`${shown} (${beside})`, same ? "" : "bad"];
     }
     if (said === truth) {
-      return [`${shown} ✓ right`, "good"];
+      return [`${shown} ✓ correct`, "good"];
     }
     return [`${shown} ✗ (${beside})`, "bad"];
   }

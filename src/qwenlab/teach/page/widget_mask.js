@@ -14,7 +14,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 (function (qwenlab) {
   "use strict";
 
-  const range = (end) => Array.from({ length: end }, (_, i) => i);
+  const { range, capital } = qwenlab;
 
   // --- The mask, without the page --------------------------------------------------------------
 
@@ -161,6 +161,10 @@ font:12px/1 ui-monospace,Menlo,Consolas,monospace}
       const { lines, hints, pad } = stage.options;
       this.hints = hints;
       this.rows = rows_of(tokenizer, lines, pad);
+      const lost = hints.find((hint) => hint >= this.rows[0].width);
+      if (lost !== undefined) {
+        throw new Error(`hints: ${lost} is no key, expected 0 to ${this.rows[0].width - 1}`);
+      }
       this.chosen = 0;
       this.shade = null; // or [layer, head], whose weights are shown
       this.turn = 0;
@@ -413,7 +417,7 @@ font:12px/1 ui-monospace,Menlo,Consolas,monospace}
       if (query >= 0 && key >= 0) {
         words = this.sentence(query, key);
       }
-      this.why.textContent = `${words[0].toUpperCase()}${words.slice(1)}.`;
+      this.why.textContent = `${capital(words)}.`;
     }
 
     // The most probable tokens, and a line where each stands under the right mask.

@@ -7,7 +7,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 (function (qwenlab) {
   "use strict";
 
-  const range = (end) => Array.from({ length: end }, (_, i) => i);
+  const { range, sum } = qwenlab;
 
   // --- The batch, without the page -------------------------------------------------------------
 
@@ -48,7 +48,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   function loss(logits, ids, real) {
     const places = range(ids.length - 1).filter((t) => real[t]);
     const each = places.map((t) => -Math.log(qwenlab.softmax(logits[t])[ids[t + 1]]));
-    return each.reduce((sum, value) => sum + value, 0) / each.length;
+    return sum(each) / each.length;
   }
 
   // --- What is seen ----------------------------------------------------------------------------
@@ -174,7 +174,7 @@ font-size:11px;height:22px}
         const alone = token_cell(this.tokenizer, this.alone[b]);
         return [alone, done ? token : NOT_YET, done ? loss_cell(losses[b]) : NOT_YET];
       });
-      const mean = losses.reduce((a, b) => a + b) / losses.length;
+      const mean = sum(losses) / losses.length;
       cells.push([null, null, done ? loss_cell(mean) : NOT_YET]);
       const rows = [...this.lines.map((_, b) => `row ${b}`), "batch"];
       this.out.draw(cells, { rows, columns: ["alone", "here", "loss"] });
@@ -229,6 +229,11 @@ font-size:11px;height:22px}
 
   qwenlab.widget("nan", async (stage) => {
     stage.add(stage.sentence);
-    new NanView(stage, await stage.bring());
+    const [model, tokenizer] = await stage.bring();
+    const { real } = rectangle(tokenizer, stage.options.lines);
+    if (real[0][0]) {
+      throw new Error("the first line must have fewer tokens than the second, and so pads");
+    }
+    new NanView(stage, [model, tokenizer]);
   });
 })(globalThis.qwenlab);

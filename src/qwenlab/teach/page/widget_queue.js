@@ -17,14 +17,14 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   "use strict";
 
   const MOST = 48; // new tokens that an answer may have
+  const STRATEGIES = ["static", "early-stop", "continuous"];
   const NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
 
-  const range = (end) => Array.from({ length: end }, (_, i) => i);
+  const { range, listed, capital } = qwenlab;
   const number = (count) => NUMBERS[count] ?? String(count);
-  const capital = (text) => text[0].toUpperCase() + text.slice(1);
   const verb = (subjects, word) => (subjects.length === 1 ? `${word}s` : word);
   const by_arrival = (a, b) => a.arrives - b.arrives;
-  const named = (entries) => qwenlab.drawing.listed(entries.map(({ name }) => name));
+  const named = (entries) => listed(entries.map(({ name }) => name));
 
   // --- The run, without a page -------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       });
     }
     const free = before === undefined ? "" : "Every slot is free. ";
-    const numbers = qwenlab.drawing.listed(range(joined.length));
+    const numbers = listed(range(joined.length));
     const slots = joined.length === 1 ? "slot 0" : `slots ${numbers}`;
     const prompts = joined.length === 1 ? "its prompt is" : "their prompts are";
     const wait = waiting.length > 0 ? `, and ${named(waiting)} ${verb(waiting, "wait")}` : "";
@@ -241,7 +241,7 @@ align-items:center}
   class QueueWidget {
     constructor(stage) {
       const { element } = qwenlab.drawing;
-      const { prompts, slots = 3, strategies } = stage.options;
+      const { prompts, slots = 3, strategies = STRATEGIES } = stage.options;
       this.stage = stage;
       stage.root.classList.add("qwl-queue");
       this.requests = []; // {name, text, arrives}, and their fields on the page

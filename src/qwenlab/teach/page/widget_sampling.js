@@ -19,8 +19,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   const DRAWS = 100;
   const MOST = 60; // new tokens of an answer
 
-  const range = (end) => Array.from({ length: end }, (_, i) => i);
-  const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+  const { range, sum, capital } = qwenlab;
 
   // --- What is computed --------------------------------------------------------------------------
 
@@ -87,7 +86,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     }
     const cut = cuts.join(", ");
     const rest = left === 1 ? "One token is left" : `${left} tokens are left and share 100%`;
-    said.push(`${cut[0].toUpperCase()}${cut.slice(1)}. ${rest}.`);
+    said.push(`${capital(cut)}. ${rest}.`);
     return said.join(" ");
   }
 

@@ -13,6 +13,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 (function (qwenlab) {
   "use strict";
 
+  const { sum, listed } = qwenlab;
   const MOST = 48; // new tokens that an answer may have
 
   const known = new Map(); // ids of an answer alone, by model and prompt: a switch asks again
@@ -145,7 +146,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   const name_of = (b) => "ABCDEFGHIJKL"[b];
   const plural = (rows, word) => (rows.length === 1 ? `${word}s` : word);
 
-  const named = (rows) => qwenlab.drawing.listed(rows.map(name_of));
+  const named = (rows) => listed(rows.map(name_of));
 
   function sentence(run, { step, rows }) {
     const all = rows.map((_, b) => b);
@@ -168,7 +169,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   }
 
   function about_prefill({ prompts }) {
-    const lengths = qwenlab.drawing.listed(prompts.map((ids) => ids.length));
+    const lengths = listed(prompts.map((ids) => ids.length));
     return `One pass reads the prompts, ${lengths} tokens, and each row samples its first token.`;
   }
 
@@ -201,7 +202,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   function summary(run) {
     const wrong = run.prompts.map((_, b) => b).filter((b) => run.leaves(b) >= 0);
     const together = run.frames.length;
-    const one_by_one = run.alone.reduce((sum, ids) => sum + ids.length, 0);
+    const one_by_one = sum(run.alone.map((ids) => ids.length));
     if (wrong.length > 0) {
       const prompts = wrong.length === 1 ? "its prompt gets" : "their prompts get";
       return `${named(wrong)} did not get what ${prompts} alone.`;

@@ -21,7 +21,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 
   const MOST = 48; // new tokens that an answer may have
 
-  const range = (end) => Array.from({ length: end }, (_, i) => i);
+  const { range, listed } = qwenlab;
 
   // --- The run, without a page -------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   // --- What a step shows, in words ---------------------------------------------------------------
 
   const name_of = (row) => "ABCDEFGH"[row];
-  const whose = (rows) => qwenlab.drawing.listed(rows.map((row) => `${name_of(row)}’s`));
+  const whose = (rows) => listed(rows.map((row) => `${name_of(row)}’s`));
   const many = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 
   // 0.47 or 3e-4
@@ -242,7 +242,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     if (waiting.length === 0) {
       return `Each row reads a token, but ${whose(moved)} memories keep the trace of the pads.`;
     }
-    const names = qwenlab.drawing.listed(waiting.map(name_of));
+    const names = listed(waiting.map(name_of));
     const met = waiting.length === 1 ? `${names} meets a pad` : `${names} meet pads`;
     const its = `${whose(waiting)} memories`;
     if (run.pads === "exact") {

@@ -1,10 +1,10 @@
-"""What the widget of lesson 06 must show, worked out seat by seat and step by step.
+"""What the widget of lesson 06 must show, worked out slot by slot and step by step.
 
 See widget_numbers.py.
 """
 
 
-def seats(state):
+def slots(state):
     """Each slot's cells, the legend's signs, the counts.
 
     The counts are steps, row-steps computed, real, wasted, idle, and rows per step.
@@ -40,17 +40,18 @@ def static(lengths):
 
 
 def early_stop(lengths):
-    """Whoever sits beyond the rows that are left takes the first free seat among them."""
-    lines, seated = [[], [], [], []], [0, 1, 2, 3]  # who sits in each seat, None = nobody
+    """A request beyond the rows that are left takes the first free slot among them."""
+    lines = [[], [], [], []]
+    running = [0, 1, 2, 3]  # the request in each slot, None = empty
     for step in range(max(lengths)):
-        seated = [who if who is not None and step < lengths[who] else None for who in seated]
-        left = sum(who is not None for who in seated)
-        for seat in range(left, 4):
-            if seated[seat] is not None:
-                free = seated.index(None)
-                seated[free] = seated[seat]
-                seated[seat] = None
-        for line, who in zip(lines, seated, strict=True):
+        running = [who if who is not None and step < lengths[who] else None for who in running]
+        left = sum(who is not None for who in running)
+        for slot in range(left, 4):
+            if running[slot] is not None:
+                free = running.index(None)
+                running[free] = running[slot]
+                running[slot] = None
+        for line, who in zip(lines, running, strict=True):
             line.append("·" if who is None else "ABCD"[who] if step else "▸" + "ABCD"[who])
     return lines
 

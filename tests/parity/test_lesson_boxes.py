@@ -1,0 +1,116 @@
+"""What the boxes "In transformers" of the lessons say happens in transformers itself."""
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+PAD, STOP, NEW = 0, 1, 8
+SHORT = [5, 6, 7]
+LONG = [9, 8, 7, 6, 5, 4, 3, 2]
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    config = transformers.Qwen3Config(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        initializer_range=0.3,
+    )
+    return transformers.Qwen3ForCausalLM(config).eval()
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+    """What generate warns of."""
+    told = []
+    logger = transformers.generation.utils.logger
+    for name in ("warning", "warning_once"):
+        monkeypatch.setattr(logger, name, lambda text, *given: told.append(text))
+    return told
+
+
+def generated(model, rows, mask=None, stops=(STOP,)) -> list[list[int]]:
+    model.generation_config.pad_token_id = PAD
+    model.generation_config.eos_token_id = list(stops)
+    given = torch.tensor(rows)
+    options = {} if mask is None else {"attention_mask": torch.tensor(mask)}
+    ids = model.generate(given, max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False, **options)
+    return ids[:, given.shape[1] :].tolist()
+
+
+def alone(model) -> list[list[int]]:
+    answers = []
+    for ids in (SHORT, LONG):
+        answers += generated(model, [ids], [[1] * len(ids)])
+    return answers
+
+
+GAP = len(LONG) - len(SHORT)
+LEFT = [[PAD] * GAP + SHORT, LONG]
+LEFT_MASK = [[0] * GAP + [1] * len(SHORT), [1] * len(LONG)]
+RIGHT = [SHORT + [PAD] * GAP, LONG]
+RIGHT_MASK = [[1] * len(SHORT) + [0] * GAP, [1] * len(LONG)]
+
+
+def test_pads_on_the_left_with_their_mask_give_the_answers_alone(model, warnings):
+    assert generated(model, LEFT, LEFT_MASK) == alone(model)
+    assert warnings == []
+
+
+def test_pads_on_the_right_are_warned_of_and_spoil_the_short_row_only(model, warnings):
+    short, long = alone(model)
+    answers = generated(model, RIGHT, RIGHT_MASK)
+    assert answers[1] == long and answers[0] != short
+    message = "A decoder-only architecture is being used, but right-padding was detected!"
+    assert any(text.startswith(message) for text in warnings)
+
+
+def test_without_a_mask_a_pad_that_is_a_stop_token_is_read(model, warnings):
+    short, long = alone(model)
+    answers = generated(model, LEFT, stops=(STOP, PAD))
+    assert answers[1] == long and answers[0] != short
+    assert any(
+        "cannot be inferred from input because pad token is same as eos" in w for w in warnings
+    )
+
+
+def test_without_a_mask_another_pad_is_hidden_by_its_id_and_real_tokens_with_it(model, warnings):
+    assert generated(model, LEFT) == alone(model)
+    with_pad_id = [[9, 8, PAD, *SHORT]]
+    assert generated(model, with_pad_id) != generated(model, with_pad_id, [[1] * 6])
+    assert warnings == []
+
+
+def test_a_pipeline_answers_a_list_one_by_one_unless_it_has_a_batch_size(model, monkeypatch):
+    pipe = transformers.TextGenerationPipeline(model=model, tokenizer=small_tokenizer())
+    rows = []
+    generate = model.generate
+
+    def counted(*given, **options):
+        rows.append(len(options["input_ids"]))
+        return generate(*given, **options)
+
+    monkeypatch.setattr(model, "generate", counted)
+    texts = ["5 6 7", "9 8", "4", "3 2"]
+    pipe(texts, max_new_tokens=1)
+    assert rows == [1, 1, 1, 1]
+    rows.clear()
+    pipe(texts, max_new_tokens=1, batch_size=4)
+    assert rows == [4]
+
+
+def small_tokenizer():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = Tokenizer(models.WordLevel({str(i): i for i in range(64)}, unk_token="2"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="0", eos_token="1", padding_side="left"
+    )
