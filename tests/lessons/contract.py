@@ -351,6 +351,28 @@ def typed_measurements(text, allowed=()):
     return found
 
 
+VERDICT = re.compile(r"\b(faster|slower|quicker|hardly)\b", re.IGNORECASE)
+OPEN = re.compile(r"\?|\b(if|whether|may|might|can|could|would|how much|never)\b", re.IGNORECASE)
+
+
+def typed_verdicts(notebook):
+    """Sentences and headings right above or below a measurement that say how it ends."""
+    wrong = []
+    cells = notebook.cells
+    for i, cell in enumerate(cells):
+        beside = [other for other in cells[max(i - 1, 0) : i + 2] if other is not cell]
+        timed = any(c.cell_type == "code" and "alternate(" in c.source for c in beside)
+        if cell.cell_type != "markdown" or not timed:
+            continue
+        for sentence in sentences(re.sub(r"^(#+ .*)$", r"\1\n", cell.source, flags=re.MULTILINE)):
+            verdict = VERDICT.search(sentence)
+            if verdict and not OPEN.search(sentence):
+                wrong.append(
+                    f"{cell['id']}: “{verdict[0]}” is typed beside a measurement: {sentence}"
+                )
+    return wrong
+
+
 def prose(notebook, path):
     allowed = FROM_SOURCES.get(path.stem, ())
     wrong = []
@@ -383,7 +405,8 @@ def complaints(path):
     wrong = [*opening(notebook), *visible_code(notebook), *folding(notebook)]
     wrong += [*own_headings(notebook), *plain_markdown(notebook), *transformers_box(notebook)]
     wrong += [*exercises(notebook), *three_questions(notebook, path), *recap(notebook)]
-    return wrong + own_tools(notebook) + prose(notebook, path)
+    wrong += [*own_tools(notebook), *prose(notebook, path), *typed_verdicts(notebook)]
+    return wrong
 
 
 def shared_headings(paths):

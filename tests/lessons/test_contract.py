@@ -223,3 +223,16 @@ def test_a_heading_of_another_lesson_is_found(tmp_path):
     assert contract.shared_headings(paths) == []
     nbformat.write(new_notebook(cells=[new_markdown_cell("### One")]), paths[1])
     assert contract.shared_headings(paths) == ["02-b and 01-a: One"]
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["above", "below"])
+def test_a_verdict_typed_beside_a_measurement_is_found(place):
+    def found(text):
+        cells = [new_code_cell("alternate(run, cases, 3)")]
+        cells.insert(place, new_markdown_cell(text, id="beside"))
+        return contract.typed_verdicts(new_notebook(cells=cells))
+
+    for text in ("## Together is faster", "Words. The batch is slower.", "It hardly matters."):
+        assert len(found(text)) == 1
+    for text in ("Is it faster?", "If the batch is slower, so are you.", "Guess how much faster."):
+        assert found(text) == []

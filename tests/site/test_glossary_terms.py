@@ -24,6 +24,9 @@ padding
 left padding
   Padding in front, which is a longer term with a shorter one inside.
 
+padding side
+  Left or right.
+
 decode
   One token, e.g. an id, for each row.
 
@@ -47,7 +50,7 @@ decode = "padding"
 |---|---|
 | query | memory |
 
-*First decoding*, then decode. Left
+*First decoding*, then decode. The padding side is left. Left
 padding comes before padding, and left-padding again. Memory, the QUERIES and the query.
 """
 CONF = f"""
@@ -107,6 +110,7 @@ def terms(page):
 def test_the_first_occurrence_in_prose_is_linked_and_no_other(site):
     assert terms(site / "page.html") == [
         ("decoding", "glossary.html#term-decode", "One token, e.g. an id, for each row."),
+        ("padding side", "glossary.html#term-padding-side", "Left or right."),
         (
             "Left padding",
             "glossary.html#term-left-padding",
@@ -160,7 +164,7 @@ def test_the_definition_is_shown_on_focus_within_the_window(chromium, site, widt
         const style = getComputedStyle(term, "::after");
         return style.content === "none" ? "" : style.content;
     }"""
-    term = page.locator(".qwl-term").nth(1)
+    term = page.locator(".qwl-term", has_text="Left")
     assert term.evaluate(shown) == ""
     page.keyboard.press("Tab")  # from now on focus comes from the keyboard
     term.focus()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from qwenlab import combined_mask, left_pad, position_ids
+from qwenlab import combined_mask, exercises, left_pad, position_ids
 from qwenlab.teach import check
 from qwenlab.teach.comparing import same, show
 
@@ -64,6 +64,22 @@ ODD = [
     ),
     (lambda s, p: exit(), "raised SystemExit"),
 ]
+
+
+def test_a_kind_of_case_is_not_called_right_and_wrong_at_once():
+    seen = []
+
+    def wrong_on_the_third_random_batch(sequences, pad_id):
+        seen.append(sequences)
+        ids, mask = left_pad(sequences, pad_id)
+        return ids, mask if len(seen) < hand_made + 3 else ~mask
+
+    labels = [label for label, _ in exercises.find("left-pad").cases()]
+    hand_made = labels.index("random batches")
+    answer = repr(check("left-pad", wrong_on_the_third_random_batch))
+    assert "wrong on one of the random batches." in answer
+    (right,) = [line for line in answer.splitlines() if line.startswith("Right so far")]
+    assert "random batches" not in right and labels[0] in right
 
 
 def test_an_exception_comes_with_the_reader_s_own_line():

@@ -70,8 +70,10 @@ def check(name: str, answer: Callable | None) -> Answer:
         if lines == [NOTHING] and not count:
             return Answer(False, [f"{name}: not yet. {NOTHING}"])
         if lines:
-            right = [f"Right so far: {', '.join(passed)}."] if passed else []
-            return Answer(False, [f"✗ {name}: wrong on {label}.", *lines, *right], pictures)
+            where = f"one of the {label}" if label in passed else label
+            others = [other for other in passed if other != label]
+            right = [f"Right so far: {', '.join(others)}."] if others else []
+            return Answer(False, [f"✗ {name}: wrong on {where}.", *lines, *right], pictures)
         if label not in passed:
             passed.append(label)
         count += 1
