@@ -201,8 +201,8 @@ EXERCISES["cut-at-stop"] = Exercise(
         ),
         (
             _cut(lambda stops: stops.cumsum(1) <= 1),
-            "the first stop id is kept, and so is what follows it up to the second. Before the "
-            "first stop id the count is 0.",
+            "you keep all that comes before the second stop id. Only before the first is the count "
+            "0.",
         ),
         (
             _cut(_before_argmax_or_all),
