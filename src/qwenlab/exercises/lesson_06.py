@@ -289,6 +289,10 @@ def _wasted_twice(lengths: list[int], slots: int, leave: bool) -> Counts:
 
 _JOINED = "you admitted the next row at once. Here a batch must end before the next one begins."
 
+_MORE_THAN_FIT = (
+    "you ran all rows at once. Only `slots` of them fit: the others form the next batch."
+)
+
 EXERCISES["row-steps"] = Exercise(
     row_steps,
     results=("steps", "real", "wasted", "idle"),
@@ -306,7 +310,11 @@ EXERCISES["row-steps"] = Exercise(
         (_at_once, _JOINED),
         (
             _one_batch,
-            "you ran all rows at once. Only `slots` of them fit: the others form the next batch.",
+            _MORE_THAN_FIT,
+        ),
+        (
+            lambda lengths, slots, leave: _of_one_kind(max(lengths), slots, lengths, leave),
+            _MORE_THAN_FIT,
         ),
         (
             lambda lengths, slots, leave: row_steps(sorted(lengths), slots, leave),
