@@ -40,6 +40,10 @@ REWRITTEN = (
     "08-shared-prefix",
     "09-linear-attention",
     "10-hiding-padding",
+    "11-evaluation",
+    "12-self-consistency",
+    "13-grpo",
+    "14-distillation",
 )
 OPENING = ["title", "install", "load", "hero", "hero-python", "about"]
 OLD_HEADINGS = {
