@@ -38,6 +38,8 @@ REWRITTEN = (
     "06-early-stop",
     "07-continuous-batching",
     "08-shared-prefix",
+    "13-grpo",
+    "14-distillation",
 )
 OPENING = ["title", "install", "load", "hero", "hero-python", "about"]
 OLD_HEADINGS = {

@@ -45,8 +45,8 @@ LESSONS = {
     10: ("hide-gates", "next-window", "next-positions"),
     11: ("last-box", "problems-left", "accuracy-interval"),
     12: ("majority-vote", "vote-accuracy", "pass-at-k"),
-    13: ("group-advantages", "completion-mask", "average-loss"),
-    14: ("answer-mask", "truncate", "token-mean"),
+    13: ("silent-groups", "completion-mask", "average-loss"),
+    14: ("turn-mask", "truncate", "part-factors"),
 }
 
 
