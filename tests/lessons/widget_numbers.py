@@ -222,8 +222,8 @@ EXPECTED = {
     "10-hiding-padding": [widget_memory.pads],
     "11-evaluation": [widget_records.records],
     "12-self-consistency": [widget_votes.votes],
-    "13-grpo": [widget_rollouts.training],
-    "14-distillation": [widget_answers.average],
+    "13-grpo": [widget_rollouts.groups, widget_rollouts.training],
+    "14-distillation": [widget_answers.heard, widget_answers.average],
 }
 
 
