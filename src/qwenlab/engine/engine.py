@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qwenlab.engine.footprint import CHUNK
 from qwenlab.engine.prompts import new_request
 from qwenlab.engine.request import Request, RequestOutput, SamplingParams
 from qwenlab.engine.results import Stats
@@ -69,7 +70,7 @@ class Engine:
         model: Model,
         slots: int = 64,
         token_budget: int | None = None,
-        chunk: int = 256,
+        chunk: int = CHUNK,
         *,
         strategy: str = "continuous",
         sampler: Callable | None = None,
