@@ -14,7 +14,7 @@ Answers are never prefilled. After a preemption the prompt is, and the answer so
 again token by token, so that it meets the same passes as before.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor

@@ -27,8 +27,8 @@ class Prefix:
 def share(requests: list[Request], n: int, everybody: bool = False, unit: int = 1) -> None:
     """Lets the n samples of each prompt share it, and, if `everybody`, all prompts their beginning.
 
-    What is shared is a multiple of `unit` tokens. Sample k of prompt i is requests[i * n + k]. Each request still prefills at least the last token
-    of its prompt itself, for the logits after it.
+    What is shared is a multiple of `unit` tokens. Sample k of prompt i is requests[i * n + k]. Each
+    request still prefills at least the last token of its prompt itself, for the logits after it.
     """
     groups = [requests[i : i + n] for i in range(0, len(requests), n)]
     if everybody:
