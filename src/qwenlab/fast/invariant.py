@@ -29,12 +29,13 @@ def attention_in_blocks(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: fl
     # The query heads that share a KV head are several queries of that head.
     q = at_least_float32(q).reshape(rows * kv_heads, group_size * queries, head_dim)
     starts = range(0, keys, KEYS)
-    scores = torch.cat([q @ block(k, start).mT for start in starts], dim=-1)  # (N, G * Q, K')
-    scores = scores.view(rows, kv_heads, group_size, queries, -1) * scale
-    hidden = ~F.pad(mask, (0, -keys % KEYS))[:, :, None]  # (B, 1, 1, Q, K')
-    highest = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).amax(-1, keepdim=True)
-    weights = (scores - highest).masked_fill_(hidden, float("-inf")).exp_()
-    weights = weights.view(rows * kv_heads, group_size * queries, -1)  # (N, G * Q, K')
+    blocks = [q @ block(k, start).mT for start in starts]  # (N, G * Q, KEYS) each
+    scores = torch.cat(blocks, dim=-1)  # (N, G * Q, K')
+    hidden = F.pad(~mask, (0, -keys % KEYS), value=True)[:, :, None]  # (B, 1, 1, Q, K')
+    scores.view(rows, kv_heads, group_size, queries, -1).masked_fill_(hidden, float("-inf"))
+    # Never -inf itself, so that a query which may see nothing gets no -inf minus -inf.
+    highest = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(scores.dtype).min)
+    weights = scores.sub_(highest).mul_(scale).exp_()
     total = weights.new_zeros(*weights.shape[:2], 1)
     out = weights.new_zeros(q.shape)
     for start in starts:
