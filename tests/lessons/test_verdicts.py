@@ -44,8 +44,9 @@ BY_ROWS = "cases = [(rows, way) for rows in (1, 8) for way in ('a', 'b')]\ntaken
         BY_ROWS + "print(speed_verdict(taken[1, 'a'], taken[8, 'a']))",
     ],
 )
-def test_verdicts_that_follow_the_readings_pass(tmp_path, monkeypatch, source):
-    assert read_again(lesson(tmp_path, source), monkeypatch, True) == []
+@pytest.mark.parametrize("whole", [True, False], ids=["full", "reduced"])
+def test_verdicts_that_follow_the_readings_pass(tmp_path, monkeypatch, source, whole):
+    assert read_again(lesson(tmp_path, source), monkeypatch, whole) == []
 
 
 @pytest.mark.parametrize(
@@ -103,10 +104,11 @@ def lesson(folder, source):
     return path
 
 
-def test_cases_are_told_apart_by_each_part_that_varies():
+def test_cases_are_told_apart_by_their_order_and_by_each_part_that_varies():
     assert parts(["a", "b"]) == [None] and ranks(["a", "b"], None) == [0, 1]
     cases = [("tiny", rows, way) for rows in (1, 8) for way in "ab"]
-    assert parts(cases) == [1, 2] and parts([(n, way) for n in (1, 2, 3) for way in "ab"]) == [1, 0]
+    assert parts(cases) == [None, 1, 2]
+    assert ranks(cases, None) == [0, 1, 2, 3]
     assert ranks(cases, 1) == [0, 0, 1, 1] and ranks(cases, 2) == [0, 1, 0, 1]
 
 

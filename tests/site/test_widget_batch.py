@@ -162,6 +162,24 @@ def test_right_and_wrong_are_told_and_so_is_the_cure(page):
     assert outlined == 2 and page.locator(".qwl-grid td.x").count() == 0
 
 
+def test_the_same_answer_in_other_words_is_told_from_another_answer(page, loaded):
+    prompts = ["2+2?", "7*8?", "45-18?", "12+30+7?"]
+    for row, text in enumerate(prompts):
+        page.get_by_label(f"Prompt {row + 1}").fill(text)
+    choose(page, "together", "right", "hidden")
+    said = run(page)
+    here = in_a_rectangle(*loaded, prompts, "right", True)
+    alone = [in_a_rectangle(*loaded, [text], "left", True)[0] for text in prompts]
+    pairs = list(zip(here, alone, strict=True))
+    answers = [[extract_answer(loaded[1].decode(ids)) for ids in pair] for pair in pairs]
+    other = [str(b + 1) for b, (got, lone) in enumerate(answers) if got != lone]
+    (reworded,) = [
+        b + 1 for b, (got, lone) in enumerate(answers) if got == lone and here[b] != alone[b]
+    ]
+    assert f": prompts {' and '.join(other)} get other answers alone; " in said
+    assert f"; prompt {reworded} gets the same alone, but in other words." in said
+
+
 def test_pads_that_are_seen_spoil_an_answer_on_either_side(page):
     for row, text in enumerate(PROMPTS):
         page.get_by_label(f"Prompt {row + 1}").fill(text)

@@ -238,7 +238,10 @@ class App:
     def __init__(self, cache):
         self.events, self.outdir = {}, cache.parent / "html"
         self.config = SimpleNamespace(
-            nb_execution_cache_path=str(cache), qwenlab_moved={}, qwenlab_page_models=[]
+            nb_execution_cache_path=str(cache),
+            qwenlab_moved={},
+            qwenlab_page_models=[],
+            root_doc="index",
         )
         self.builder = SimpleNamespace(format="html")
 

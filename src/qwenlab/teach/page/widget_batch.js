@@ -307,7 +307,8 @@
 
     function finish(given, passes) {
       const padded_rows = [];
-      const changed = [];
+      const changed = []; // other answers than alone
+      const reworded = []; // the same answers in other words
       let right = 0;
       let passes_alone = 0;
       rows.forEach((row, b) => {
@@ -321,7 +322,7 @@
         const truth = value_of(fields[b].value);
         right += truth !== null && said === truth ? 1 : 0;
         if (!same) {
-          changed.push(b + 1);
+          (said === lone && said !== null ? reworded : changed).push(b + 1);
         }
         if (!given.real[b].every(Boolean)) {
           padded_rows.push(b + 1);
@@ -331,19 +332,19 @@
       });
       draw();
       grid.centre(Math.max(...rows.map(({ prompt }) => prompt.length)));
-      const as_alone = rows.length - changed.length;
+      const as_alone = rows.length - changed.length - reworded.length;
       const lead = known()
         ? `${right} of ${rows.length} answers ${right === 1 ? "is" : "are"} correct`
         : `${as_alone} of ${rows.length} answers ${as_alone === 1 ? "is" : "are"} as alone`;
       tried.set(setting(), `${known() ? right : as_alone} of ${rows.length}`);
       draw_tried(setting());
-      const told = after(given, passes, passes_alone, padded_rows, changed);
-      stage.say(told, changed.length > 0 ? "bad" : "good", lead);
+      const told = after(given, passes, passes_alone, padded_rows, not_alone(changed, reworded));
+      stage.say(told, as_alone < rows.length ? "bad" : "good", lead);
       stage.root.scrollIntoView({ block: "nearest" });
     }
 
     // Goes on from the headline, which has no full stop.
-    function after({ together }, passes, passes_alone, padded_rows, changed) {
+    function after({ together }, passes, passes_alone, padded_rows, differing) {
       if (!together) {
         return `. There are no pads, but it takes ${passes} passes, one for each token.`;
       }
@@ -353,11 +354,11 @@
       }
       const is_left = side_choice.value === "left";
       const is_hidden = seen_choice.value === "hidden";
-      if (is_left && is_hidden && changed.length === 0) {
+      if (is_left && is_hidden && differing === "") {
         const why = "Every row ends in its own last token, and no token sees a pad";
         return `. ${why}, so each prompt gets the answer that it gets alone, in ${instead}.`;
       }
-      const differ = changed.length === 0 ? ", but by luck" : `: ${not_alone(changed)}`;
+      const differ = differing === "" ? ", but by luck" : `: ${differing}`;
       if (is_hidden) {
         const why = "The pads are hidden, but each short row ends in a pad";
         const then = "and the model goes on from that pad instead of from the question";
@@ -369,11 +370,22 @@
     }
   });
 
-  function not_alone(numbers) {
+  // Whose answers are not those that the prompts get alone; "" if all are.
+  function not_alone(changed, reworded) {
+    const said = [];
+    if (changed.length > 0) {
+      const others = changed.length === 1 ? "another answer" : "other answers";
+      said.push(`${get(changed)} ${others} alone`);
+    }
+    if (reworded.length > 0) {
+      said.push(`${get(reworded)} the same alone, but in other words`);
+    }
+    return said.join("; ");
+  }
+
+  function get(numbers) {
     const names = qwenlab.listed(numbers);
-    return numbers.length === 1
-      ? `prompt ${names} gets another answer alone`
-      : `prompts ${names} get other answers alone`;
+    return numbers.length === 1 ? `prompt ${names} gets` : `prompts ${names} get`;
   }
 
   function verdict_of(said, lone, truth, same) {
