@@ -33,7 +33,7 @@ def _parts(config: dict, context: int) -> tuple[int, int, int]:
 
 
 def _shapes() -> Cases:
-    shape = dict(vocab_size=10, hidden_size=8, intermediate_size=12, num_hidden_layers=3)
+    shape = dict(vocab_size=10, hidden_size=12, intermediate_size=20, num_hidden_layers=3)
     shape |= dict(num_attention_heads=4, num_key_value_heads=2, head_dim=4)
     yield "one row without a context", (shape, 1, 0, 4)
     yield "one row with a context", (shape, 1, 5, 4)
@@ -63,6 +63,10 @@ def _shaped(change: Callable) -> Callable:
 
 def _every_head(cached: int, config: dict) -> int:
     return cached * config["num_attention_heads"] // config["num_key_value_heads"]
+
+
+def _hidden_wide(cached: int, config: dict) -> int:
+    return cached * config["hidden_size"] // (config["num_key_value_heads"] * config["head_dim"])
 
 
 def _wide_projections(config: dict, rows: int, context: int, size: int) -> int:
@@ -131,6 +135,19 @@ EXERCISES["bytes-per-step"] = Exercise(
             "keys and values of one layer only. Each layer has its own.",
         ),
         (
+            _counted(lambda w, h, c, rows, of: w + h + rows * _hidden_wide(c, of)),
+            "you kept keys and values as wide as hidden_size. Each token keeps num_key_value_heads "
+            "* head_dim numbers of either.",
+        ),
+        (
+            _counted(lambda w, h, c, rows, of: w // of["num_hidden_layers"] + h + rows * c),
+            "the matrices of one layer only. Each layer has its own.",
+        ),
+        (
+            _counted(lambda w, h, c, rows, of: w + of["num_hidden_layers"] * h + rows * c),
+            "you counted the head in every layer. It comes once, after the last of them.",
+        ),
+        (
             _counted(lambda w, h, c, rows, _: w + rows * c),
             "the head is missing: vocab_size x hidden_size numbers.",
         ),
@@ -184,6 +201,11 @@ def _machines() -> Cases:
         yield "random machines", (weights, cached, size, bandwidth, bandwidth * 2**intensity)
 
 
+def _searched(*given: float) -> float:
+    rows = bend(*given)
+    return rows if rows <= 100 else math.inf
+
+
 def _signed(weights: int, cached: int, size: int, bandwidth: float, flops: float) -> float:
     gained = 2 * weights / flops - size * cached / bandwidth
     return size * weights / bandwidth / gained if gained else math.inf
@@ -195,12 +217,20 @@ EXERCISES["batch-where-it-bends"] = Exercise(
     cases=_machines,
     mistakes=(
         (
+            _searched,
+            "the lines do meet, at more rows than you tried. Solve the equation for the rows.",
+        ),
+        (
             lambda *given: bend(*given, operations=1),
             "a weight costs two operations: a multiplication and an addition.",
         ),
         (
             lambda w, c, size, *rates: bend(w, c, 1, *rates),
             "bandwidth counts bytes, and a number takes `size` of them.",
+        ),
+        (
+            lambda w, c, size, *rates: bend(w, c / size, size, *rates),
+            "keys and values take `size` bytes a number too.",
         ),
         (
             lambda w, c, *rest: bend(w, 0, *rest),
