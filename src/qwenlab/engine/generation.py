@@ -66,6 +66,8 @@ def generate(
     so does `generate`. Raises ValueError naming the prompt or option and what was expected.
     """
     whole(slots, "slots", 1)
+    if shared_prefix is not None and not isinstance(shared_prefix, bool):
+        raise ValueError(f"shared_prefix is {shared_prefix!r}, expected None, True or False")
     requests = make_requests(
         model,
         prompts,

@@ -74,6 +74,14 @@ def _wide_projections(config: dict, rows: int, context: int, size: int) -> int:
     return size * (layers + head + rows * _parts(config, context)[2])
 
 
+def _square(config: dict, rows: int, context: int, size: int) -> int:
+    """Four attention matrices of hidden_size x hidden_size."""
+    hidden = config["hidden_size"]
+    layer = 4 * hidden * hidden + 3 * hidden * config["intermediate_size"]
+    _, head, cached = _parts(config, context)
+    return size * (config["num_hidden_layers"] * layer + head + rows * cached)
+
+
 _KEY_HEADS_HINT = (
     "you gave keys and values as many heads as queries. Their matrices are hidden_size by "
     "num_key_value_heads * head_dim."
@@ -113,6 +121,11 @@ EXERCISES["bytes-per-step"] = Exercise(
         (_shaped(lambda of: {"num_key_value_heads": of["num_attention_heads"]}), _KEY_HEADS_HINT),
         (_wide_projections, _KEY_HEADS_HINT),
         (
+            _square,
+            "the attention's matrices are not square. One side is hidden_size, the other is "
+            "head_dim times the number of heads.",
+        ),
+        (
             _shaped(lambda of: {"head_dim": of["hidden_size"] // of["num_attention_heads"]}),
             "head_dim is an entry of its own: in Qwen3 it is not hidden_size // "
             "num_attention_heads.",
@@ -147,7 +160,8 @@ EXERCISES["bytes-per-step"] = Exercise(
         (
             "bytes",
             lambda _: (
-                "count the matrices of a layer: q, k, v, o, gate, up, down. Then head and cache."
+                "count the matrices of a layer: q, k, v, o, gate, up, down, each with the shape "
+                "that config gives it. Then head and cache."
             ),
         ),
     ),
