@@ -38,6 +38,10 @@ REWRITTEN = (
     "06-early-stop",
     "07-continuous-batching",
     "08-shared-prefix",
+    "09-linear-attention",
+    "10-hiding-padding",
+    "11-evaluation",
+    "12-self-consistency",
     "13-grpo",
     "14-distillation",
 )

@@ -218,7 +218,7 @@ EXPECTED = {
     "06-early-stop": [widget_slots.slots],
     "07-continuous-batching": [widget_queue.queue],
     "08-shared-prefix": [widget_prefix.prefix],
-    "09-linear-attention": [widget_memory.sizes, widget_memory.table],
+    "09-linear-attention": [widget_memory.table, widget_memory.sizes],
     "10-hiding-padding": [widget_memory.pads],
     "11-evaluation": [widget_records.records],
     "12-self-consistency": [widget_votes.votes],
