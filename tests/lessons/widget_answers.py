@@ -29,7 +29,7 @@ def heard(state, rows):
         for place, (token_id, kind) in enumerate(zip(padded, kinds, strict=True)):
             if place:
                 losses[kind].append(-chances[place - 1, token_id].item())
-            text = tokenizer.decode([token_id]).replace("\n", "⏎")
+            text = tokenizer.decode([token_id]).replace("\n", "⏎").replace(" ", "␣")
             stop = "stop" if token_id in model.stop_ids else text
             words.append("pad" if kind == "pad" else stop)
         cells.append(words[first:])
