@@ -157,7 +157,7 @@ def test_the_drawn_tables_point_to_the_drawn_blocks(lesson):
 
 
 def test_the_measured_runs_take_the_counted_steps(lesson):
-    wanted = [4] * 32 + [8] * 16 + [16] * 8 + [32] * 8
+    wanted = [3] * 32 + [6] * 16 + [12] * 8 + [24] * 8
     random.Random(0).shuffle(wanted)
     static, continuous = exercises.schedule_steps(wanted, 16)
     told = lesson.shown("time")
@@ -178,13 +178,13 @@ BREAKS = {
 def test_breaking_shows_what_the_text_says_and_each_break_something_else(lesson, capsys):
     def broken(*changes):
         said = lesson.say("break-me", capsys, *changes)
-        return numbers(r"(\d+) of 12 as alone", said) + numbers(r"(\d+) steps", said)
+        return numbers(r"(\d+) of 8 as alone", said) + numbers(r"(\d+) steps", said)
 
     right, steps = broken()
-    assert right == 12
+    assert right == 8
     found = {name: broken(*changes) for name, changes in BREAKS.items()}
-    assert found["1"][0] < 12
-    assert found["2"][0] == found["3"][0] == found["4"][0] == 12
+    assert found["1"][0] < 8
+    assert found["2"][0] == found["3"][0] == found["4"][0] == 8
     assert found["2"][1] != steps and found["3"][1] > 1.5 * steps
     assert found["4"][1] > 2 * steps
     assert len({tuple(outcome) for outcome in found.values()}) == 4

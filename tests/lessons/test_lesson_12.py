@@ -3,24 +3,28 @@
 import itertools
 import random
 import re
-from math import comb
+from collections import Counter
+from math import comb, factorial, prod
 
+import nbformat
 import pytest
 from helpers import count
-from lesson_cells import lesson_of_a_page, numbers, pictures
+from lesson_cells import NOTEBOOKS, lesson_of_a_page, numbers, pictures
 from widget_numbers import EXPECTED, wrong_cells
-from widget_votes import PROBLEMS, contested, sampled, tally
+from widget_votes import PROBLEMS, contested, greedily, sampled, tally
 
 from qwenlab.evaluation import majority_vote
-from qwenlab.exercises.lesson_12 import pass_at_k, vote_of
+from qwenlab.exercises.lesson_12 import vote_chance, vote_decided
+from qwenlab.teach import check
 
+LESSON = "12-self-consistency"
 COUNTS = [1, 2, 4, 8, 16]
 
 
 @pytest.fixture(scope="module")
 def lesson():
-    lesson = lesson_of_a_page("12-self-consistency", until="accuracy-curve")
-    for cell in ("against-greedy", "paired"):  # the cells before them only measure
+    lesson = lesson_of_a_page(LESSON, until="hero")
+    for cell in ("naive-vote", "plain", "estimates"):  # those between them only measure
         exec(lesson.sources[cell], lesson.names)
     return lesson
 
@@ -28,197 +32,246 @@ def lesson():
 def test_the_samples_are_those_that_each_prompt_gives_by_itself(lesson):
     assert lesson.names["answers"] == [line for _, line in sampled()]
     assert lesson.names["contested"] == contested()
+    assert lesson.names["greedy"].accuracy == pytest.approx(greedily() / PROBLEMS)
 
 
-def test_single_samples_scatter(lesson):
-    singles = lesson.names["singles"]
+def test_the_first_picture_made_again_has_the_votes_of_the_widget(lesson):
+    shown = dict(re.findall(r"^ *(\d+|None) +(\d+)$", lesson.shown("hero-python"), re.MULTILINE))
+    votes = Counter(map(str, sampled()[contested()[0]][1]))
+    assert {answer: int(number) for answer, number in shown.items()} == votes
+
+
+def test_single_samples_scatter_most_where_the_doubt_is_greatest(lesson):
+    said = lesson.shown("singles")
+    shares = numbers(r"(0\.\d\d)", said)
     right = [sum(line[k] == gold for gold, line in sampled()) / PROBLEMS for k in range(16)]
-    assert singles == pytest.approx(right) and max(singles) - min(singles) > 0.1
+    assert shares == pytest.approx(right, abs=0.006) and max(shares) - min(shares) > 0.05
+    most = min(max(Counter(line).values()) for _, line in sampled())
+    answers = said.splitlines()[-2].split()
+    assert len(answers) == 16 and max(Counter(answers).values()) == most
 
 
-def test_the_problem_shown_is_full_of_doubt_and_the_vote_is_right(lesson, capsys):
-    said = lesson.say("disagree", capsys)
-    gold, line = sampled()[lesson.names["shown"]]
-    assert len(set(line)) >= 5 and tally(line)[1] == gold and f"answer is {gold}" in said
+def test_the_naive_vote_elects_silence_and_then_the_wrong_one(lesson):
+    said = lesson.shown("naive-vote")
+    assert "most common:  (None, 4)" in said and "without None: ('3', 2)" in said
+    assert "('1/2', {'1/2': 3, '3': 2})" in lesson.shown("plain")
 
 
-def test_the_naive_vote_elects_silence_and_then_the_wrong_one(lesson, capsys):
-    said = lesson.say("naive-vote", capsys)
-    assert "most common: (None, 4)" in said and "without None: ('3', 2)" in said
-    assert "('1/2', {'1/2': 3, '3': 2})" in lesson.say("plain", capsys)
+@pytest.mark.parametrize("seed", range(count(30, 300)))
+def test_the_plain_vote_is_the_library_s(lesson, seed):
+    rng = random.Random(seed)
+    forms = ["1", "2", "1/2", "0.5", r"\frac{1}{2}", "2.0", None]
+    answers = [rng.choice(forms) for _ in range(rng.randint(0, 9))]
+    assert lesson.names["vote"](answers) == majority_vote(answers)
 
 
-def test_the_vote_of_16_gains_and_the_vote_of_2_hardly(lesson):
-    plain, single, worth = (lesson.names[name] for name in ("plain", "single", "worth"))
-    assert plain[16] - single >= 0.12 and plain[2] - plain[1] < 0.05
-    for n in COUNTS:
-        assert plain[n] == pytest.approx(
-            sum(tally(line[:n])[1] == gold for gold, line in sampled()) / PROBLEMS
-        )
-        assert plain[n] == worth[n][1] <= worth[n][2]
-    assert worth[16][2] - plain[16] > 0.2
+def exact(n):
+    """maj@n over all sets in all orders, for few samples."""
+    lines = [(gold, line[:4]) for gold, line in sampled()]
+    total = 0.0
+    for gold, line in lines:
+        orders = list(itertools.permutations(line, n))
+        total += sum(tally(order)[1] == gold for order in orders) / len(orders)
+    return total / len(lines)
 
 
-def test_the_library_votes_the_same(lesson):
-    assert "same votes as ours in 16 of 16 problems" in lesson.shown("library")
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_averaged_over_sets_a_vote_is_worth_its_mean_over_all_sets(lesson, n):
+    """Of four samples, whose sets can be counted."""
+    names = dict(lesson.names, N=4, answers=[line[:4] for line in lesson.names["answers"]])
+    names["good"] = [line[:4] for line in lesson.names["good"]]
+    exec(lesson.sources["estimates"], names)
+    assert names["maj_at"](n, sets=300) == pytest.approx(exact(n), abs=0.015)
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 8, 16])
+def test_pass_at_k_counts_draws(lesson, k):
+    total = 0.0
+    for gold, line in sampled():
+        wrong = 16 - line.count(gold)
+        drawn = 1.0  # the chance that all k are wrong, one after the other
+        for i in range(k):
+            drawn *= max(wrong - i, 0) / (16 - i)
+        total += 1 - drawn
+    assert lesson.names["pass_at"](k) == pytest.approx(total / PROBLEMS)
+
+
+def test_the_curves_are_printed_as_counted(lesson):
+    said = lesson.shown("curves")
+    first = numbers(r"first n ([\d.]+),", said)
+    averaged = numbers(r"averaged ([\d.]+),", said)
+    passed = numbers(r"pass@n ([\d.]+)\n", said)
+    for n, share in zip(COUNTS, first, strict=True):
+        right = sum(tally(line[:n])[1] == gold for gold, line in sampled())
+        assert share == pytest.approx(right / PROBLEMS, abs=6e-4)
+    assert passed == pytest.approx([lesson.names["pass_at"](k) for k in COUNTS], abs=6e-4)
+    assert averaged[0] == pytest.approx(passed[0], abs=0.02)  # one sample is one sample
+    assert averaged[1] == pytest.approx(averaged[0], abs=0.02)  # the vote of two
+    assert averaged[1] < averaged[2] < averaged[3] < averaged[4] < passed[4] - 0.2
 
 
 def chance(won, lost):
     """How often coins split at least as unevenly, counted over all of their outcomes."""
-    outcomes = [1]  # by how many heads they have
-    for _ in range(won + lost):
-        outcomes = [one + two for one, two in zip([0, *outcomes], [*outcomes, 0], strict=True)]
+    coins = won + lost
     uneven = 0
-    for heads, count_of_heads in enumerate(outcomes):
-        if abs(heads - (won + lost - heads)) >= abs(won - lost):
-            uneven += count_of_heads
-    return uneven / sum(outcomes)
+    for heads in range(coins + 1):
+        if abs(coins - 2 * heads) >= abs(won - lost):
+            uneven += comb(coins, heads)
+    return uneven / 2**coins
 
 
-def compared(said):
-    """Problems, won, lost, points, p and verdict, as `compare` prints them."""
+def test_the_vote_beats_greedy_for_one_model_and_not_for_the_other(lesson):
+    said = lesson.shown("against-greedy")
     pattern = (
-        r"(\d+) problems: only the vote is right in (\d+),\n"
-        r"only greedy in (\d+): ([+-]\d+) points, p = ([\d.e-]+), (.+)\n"
+        r"greedy ([\d.]+) .*\n +the vote ([\d.]+) .*\n +(\d+) problems: only the vote is right in "
+        r"(\d+),\n +only greedy in (\d+): ([+-]\d+) points, p = ([\d.e-]+), (.+)\n"
     )
-    *found, verdict = re.search(pattern, said).groups()
-    return [*map(float, found), verdict]
+    found = re.findall(pattern, said)
+    assert len(found) == 2
+    for greedy, vote, problems, won, lost, points, p, verdict in found:
+        assert float(points) == pytest.approx(100 * (float(vote) - float(greedy)), abs=0.6)
+        assert float(points) == pytest.approx(
+            100 * (int(won) - int(lost)) / int(problems), abs=0.51
+        )
+        assert float(p) == pytest.approx(chance(int(won), int(lost)), rel=0.06)
+        assert verdict == ("more than chance" if float(p) < 0.05 else "may be chance")
+    (first, second) = found
+    assert float(first[5]) >= 8 and first[7] == "more than chance"
+    assert abs(float(second[5])) < 5 and second[7] == "may be chance"
+    assert float(first[0]) == pytest.approx(greedily() / PROBLEMS, abs=6e-4)
 
 
-def test_the_table_has_greedy_one_sample_and_the_vote(lesson, capsys):
-    said = lesson.say("against-greedy", capsys)
-    greedy, single, vote = numbers(r"answers +([\d.]+)", said)
-    assert single < greedy < vote
-    assert single == pytest.approx(lesson.names["single"], abs=1e-3)
-    assert vote == pytest.approx(lesson.names["plain"][16], abs=1e-3)
-    problems, won, lost, gain, p, verdict = compared(lesson.say("paired", capsys))
-    assert problems == PROBLEMS and gain == pytest.approx(100 * (vote - greedy), abs=0.6)
-    assert p == pytest.approx(chance(int(won), int(lost)), rel=0.06)
-    assert verdict == ("more than chance" if p < 0.05 else "may be chance")
+def test_greedy_begins_with_the_short_cut_and_many_samples_do_not(lesson):
+    greedy, samples = lesson.shown("ways").split("samples")
+    (often,) = numbers(r"(\d+)%  quick", greedy)
+    (less,) = numbers(r"(\d+)%  quick", samples)
+    assert often > 90 and less < 70
+    assert samples.index("quick") < samples.index("in order")  # still the most frequent way
 
 
-def test_on_more_problems_the_vote_beats_greedy_by_more_than_chance(lesson):
-    problems, won, lost, gain, p, verdict = compared(lesson.shown("more"))
-    assert problems == 192 and gain >= 5
-    assert gain == pytest.approx(100 * (won - lost) / problems, abs=0.51)
-    assert p == pytest.approx(chance(int(won), int(lost)), rel=0.06)
-    assert p < 0.05 and verdict == "more than chance"
+def test_sixteen_at_once_are_the_sixteen_one_by_one(lesson):
+    said = lesson.shown("time")
+    one, at_once, one_by_one = numbers(r"(\d+) tokens,", said)
+    assert one_by_one == at_once > 12 * one
 
 
-@pytest.mark.parametrize(("won", "lost"), [(0, 0), (1, 0), (3, 3), (0, 5), (1, 6), (12, 3)])
-def test_the_sign_test_counts_what_coins_do(lesson, capsys, won, lost):
-    problems = lesson.names["problems"]
-    golds = [problem.answer for problem in problems]
-    ones = [None] * lost + golds[lost:]
-    twos = golds[:lost] + [None] * won + golds[lost + won :]
-    lesson.names["compare"](ones, twos, problems)
-    _, *sides, _, p, verdict = compared(capsys.readouterr().out)
-    assert sides == [won, lost] and p == pytest.approx(chance(won, lost), rel=0.06)
-    assert verdict == ("more than chance" if chance(won, lost) < 0.05 else "may be chance")
-
-
-def test_greedy_begins_with_the_short_cut_and_most_samples_do_not(lesson):
-    greedy, sample = lesson.shown("ways").split("one sample")
-    (quick,) = numbers(r"(\d+)  quick", greedy)
-    (rarely,) = numbers(r"(\d+)  quick", sample)
-    assert quick > 0.9 * PROBLEMS and 0 < rarely < 0.5 * PROBLEMS
-    assert sample.index("quick") < sample.index("in order")  # still the most frequent way
-
-
-def test_where_greedy_takes_no_short_cut_a_vote_gains_nothing(lesson):
-    said = lesson.shown("loses-other")
-    greedy, single = numbers(r"(?:greedy|sample) (\d\.\d+)", said)
-    _, _, _, gain, _, verdict = compared(said)
-    assert single < greedy - 0.1 and abs(gain) < 5 and verdict == "may be chance"
-
-
-def test_at_temperature_0_all_samples_are_equal(lesson):
-    said = lesson.shown("loses-cold")
-    assert len(re.findall(r"Counter\(\{'\d+': 8\}\)", said)) == 4
-
-
-def test_some_votes_are_wrong_though_samples_are_right(lesson):
-    said = lesson.shown("loses-wrong")
+def test_where_it_loses_nothing_is_voted_on_or_everything_is_paid_for(lesson):
+    said = lesson.shown("where-it-loses")
+    assert len(re.findall(r"\{'\d+': 8\}", said)) == 4  # temperature 0
+    few, many = numbers(r"(\d+) steps\n", said)
+    assert many > 2 * few
     leads = {}
     for place, (gold, line) in enumerate(sampled()):
         votes, winner = tally(line)
         if gold in line and winner != gold:
             leads[place] = votes[winner] - votes[gold]
-    clearest = sorted(leads, key=lambda place: -leads[place])[:4]
+    clearest = sorted(leads, key=lambda place: -leads[place])[:3]
     assert numbers(r"problem (\d+):", said) == clearest and leads[clearest[-1]] > 2
-    assert numbers(r"(\d+) of", said)[-1] == len(leads)
-
-
-def test_sixteen_at_once_take_a_fraction_of_the_steps_of_one_by_one(lesson, capsys):
-    said = lesson.say("measure-cells", capsys, ("REPEATS = 3", "REPEATS = 1"))
-    one_by_one, one, _, at_once, _ = numbers(r"(\d+) tokens", said)
-    assert one_by_one == at_once > 12 * one  # the same answers
-    together = lesson.names["sample"](lesson.names["problems"][1:2], 16, 1.0)[1]
-    assert one_by_one > 5 * len(together.steps)  # alone every token is a step
-
-
-def test_in_a_full_batch_sixteen_samples_cost_several_times_as_much(lesson):
-    _, tokens = numbers(r"([\d.]+) times the", lesson.shown("loses-full"))
-    assert 12 < tokens < 20
-    once = lesson.names["sample"](lesson.names["problems"], 1, temperature=1.0)[1]
-    assert len(lesson.names["full"].steps) > 4 * len(once.steps)
+    assert numbers(r"(\d+) of 96", said) == [len(leads)]
 
 
 BREAKS = {
-    "1": [
-        ("prompts,  # 1", "prompts * n,"),
-        ("n=n,  # 1", "n=1,"),
-        ("[problem.number for problem in few],  # 2", "0,"),
+    "1": [("if answer is not None:  # 1", "if True:")],
+    "2": [
+        (
+            "problem_prompts(tokenizer, problems[:24]),  # 2",
+            "problem_prompts(tokenizer, problems[:24]) * 8,",
+        ),
+        ("n=8,  # 2", "n=1,"),
+        ("seed=[problem.number for problem in problems[:24]],  # 2, 3", "seed=0,"),
     ],
-    "2": [("[problem.number for problem in few],  # 2", "[7] * len(few),")],
-    "3": [("count > votes[winner]:  # 3", "count >= votes[winner]:")],
-    "4": [
-        ("found.append(extract_answer(text))  # 4", 'found.append(extract_answer(text) or "none")')
-    ],
+    "3": [("seed=[problem.number for problem in problems[:24]],  # 2, 3", "seed=[7] * 24,")],
 }
 
 
-def outcome(said):
-    return float(re.match(r"([\d.]+) right", said)[1])
-
-
 def test_breaking_shows_what_the_text_says(lesson, capsys):
-    whole = outcome(lesson.shown("break-me"))
+    whole, silent = numbers(r"(\d+) (?:of|without)", lesson.shown("break-me"))
     broken = {}
-    for number in ("1", "2", "4"):
-        said = lesson.say("break-me", capsys, *BREAKS[number])
-        broken[number] = outcome(said)
-    assert said.endswith("0 without an answer\n")  # silence is an answer now
-    assert broken["1"] < whole / 2
-    assert broken["2"] > whole - 0.2  # no mistake: samples of a problem still differ
-    assert broken["4"] < whole
-
-
-@pytest.mark.parametrize(("changes", "winner"), [([], "1"), (BREAKS["3"], "2")])
-def test_of_equal_groups_the_first_or_the_last_wins(lesson, changes, winner):
-    source = lesson.sources["break-me"].split("\nresult =")[0]
-    for old, new in changes:
-        source = source.replace(old, new)
-    names = dict(lesson.names)
-    exec(source, names)
-    assert names["broken_vote"](["1", "2", None]) == winner
+    for number, changes in BREAKS.items():
+        said = lesson.say("break-me", capsys, *changes)
+        broken[number] = numbers(r"(\d+) (?:of|without)", said)
+    assert broken["1"][1] > silent and broken["1"][0] <= whole
+    assert broken["2"][0] < whole / 2
+    assert abs(broken["3"][0] - whole) <= 6  # no mistake: samples of a problem still differ
 
 
 # --- the exercises say what the library does ---
 
 
-@pytest.mark.parametrize("seed", range(count(30, 300)))
-def test_the_vote_is_the_library_s(seed):
+@pytest.mark.parametrize("seed", range(count(10, 100)))
+def test_a_vote_that_is_decided_never_changes_and_any_other_can(seed):
     rng = random.Random(seed)
-    answers = [rng.choice(["1", "2", "30", None]) for _ in range(rng.randint(1, 9))]
-    winner, votes = majority_vote(answers)
-    assert vote_of(answers) == (winner or "", votes.get(winner, 0))
+    n = rng.randint(1, 6)
+    drawn = [rng.choice(["1", "2", "3", None]) for _ in range(rng.randint(0, n))]
+    known = [*{answer for answer in drawn if answer is not None}, None, "new", "newer"]
+    winners = set()
+    for rest in itertools.product(known, repeat=n - len(drawn)):
+        winners.add(majority_vote([*drawn, *rest])[0])
+    assert vote_decided(drawn, n) is (len(winners) == 1)
 
 
-@pytest.mark.parametrize(("n", "c", "k"), [(4, 1, 2), (6, 3, 3), (5, 0, 5), (7, 7, 1), (8, 2, 7)])
-def test_pass_at_k_counts_draws(n, c, k):
-    draws = list(itertools.combinations([i < c for i in range(n)], k))
-    assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, draws)) / comb(n, k))
+@pytest.mark.parametrize(("shares", "n"), [([0.4, 0.6], 5), ([0.4, 0.2, 0.2, 0.2], 4)])
+def test_a_vote_s_chance_is_how_often_the_library_s_vote_is_right(shares, n):
+    names = [str(answer) for answer in range(len(shares))]
+    total = 0.0
+    for line in itertools.product(names, repeat=n):
+        if majority_vote(line)[0] == "0":
+            total += prod(shares[int(answer)] for answer in line)
+    assert vote_chance(shares, n) == pytest.approx(total)
+
+
+def test_predictions_are_measured(lesson, capsys):
+    names = {**lesson.names, "my_vote_chance": vote_chance, "my_vote_decided": vote_decided}
+    exec(lesson.sources["measure-vote-chance"], names)
+    said = capsys.readouterr().out
+    predicted = numbers(r"predict ([\d.]+),", said)
+    measured = numbers(r"([\d.]+) of 2,000", said)
+    assert measured == pytest.approx(predicted, abs=0.05)
+    assert predicted[2] > predicted[0] == predicted[3] > predicted[5]  # one helps, one does not
+    exec(lesson.sources["measure-vote-decided"], names)
+    said = capsys.readouterr().out
+    drawn, saved, same = numbers(r"(\d+)(?: of 1536|% saved| of 96)", said)
+    assert drawn < 16 * PROBLEMS and saved > 5 and same == PROBLEMS
+
+
+def test_the_colleague_stops_too_early_and_too_late():
+    page = nbformat.read(NOTEBOOKS / f"{LESSON}.ipynb", as_version=4)
+    (text,) = [one.source for one in page.cells if one["id"] == "exercise-vote-decided"]
+    exec(re.search(r"```python\n(.+?)```", text, re.DOTALL)[1], names := {"Counter": Counter})
+    colleague = names["vote_decided"]
+    assert colleague([None, None, None], 5) and not vote_decided([None, None, None], 5)
+    late = ["5", "5", "5", "1", "2", "3", "4"]
+    assert vote_decided(late, 8) and not colleague(late, 8)
+    assert not check("vote-decided", lambda answers, n: colleague(answers, n)).ok
+
+
+def by_counts(shares, n):
+    """Over how many votes each answer has; of tied answers each is first equally often."""
+    chance = 0.0
+    for counts in itertools.product(range(n + 1), repeat=len(shares)):
+        if sum(counts) == n and counts[0] == max(counts):
+            ways = factorial(n)
+            for number, share in zip(counts, shares, strict=True):
+                ways *= share**number / factorial(number)
+            chance += ways / counts.count(counts[0])
+    return chance
+
+
+def by_trying(answers, n):
+    """Gives the rest to each rival in turn."""
+    rest = n - len(answers)
+    winner = majority_vote(answers)[0]
+    if winner is None:
+        return rest == 0
+    rivals = [*{answer for answer in answers if answer is not None}, "an answer of its own"]
+    return all(majority_vote([*answers, *[rival] * rest])[0] == winner for rival in rivals)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"), [("vote-chance", by_counts), ("vote-decided", by_trying)]
+)
+def test_an_answer_in_another_style_is_right(name, answer):
+    assert check(name, answer).ok
 
 
 # --- the widget ---
@@ -233,7 +286,7 @@ def test_every_state_of_the_widget_shows_the_right_votes_and_no_two_are_alike(le
         {"samples": str(n), "problem": str(i)} for n, i in itertools.product(COUNTS, range(12))
     ]
     assert len(shown) == len(states) and len(html) < 150_000  # equal pictures would be stored once
-    (right,) = EXPECTED["12-self-consistency"]
+    (right,) = EXPECTED[LESSON]
     for state, (picture, tables) in zip(states, shown, strict=True):
         assert wrong_cells(tables, right(state)) == [], state
         votes, winner = tally(

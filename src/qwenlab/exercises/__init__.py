@@ -43,10 +43,10 @@ LESSONS = {
     8: ("common-prefix", "repeat-rows", "prefill-tokens"),
     9: ("delta-step", "state-bytes"),
     10: ("hide-gates", "next-window", "next-positions"),
-    11: ("last-box", "problems-left", "accuracy-interval"),
-    12: ("majority-vote", "vote-accuracy", "pass-at-k"),
-    13: ("group-advantages", "completion-mask", "average-loss"),
-    14: ("answer-mask", "truncate", "token-mean"),
+    11: ("last-box", "won-and-lost", "problems-needed"),
+    12: ("vote-chance", "vote-decided"),
+    13: ("silent-groups", "completion-mask", "average-loss"),
+    14: ("turn-mask", "truncate", "part-factors"),
 }
 
 

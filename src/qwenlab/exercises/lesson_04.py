@@ -113,9 +113,13 @@ def _scores() -> Cases:
     yield "the lowest number, and such a query", (scores, _as_bias(hidden_first, LOWEST))
     finite = torch.tensor([[0.0, -1.0, -2.0], [LOWEST, 0.0, -1.0], [LOWEST, LOWEST, 0.0]])
     yield "a finite bias", (scores, finite)
+    everywhere = torch.tensor([[-1.0, -1.0, -2.0], [-9.0, -9.0, -10.0], [LOWEST, -5.0, -1.0]])
+    yield "a finite bias on every key", (scores, everywhere)
     yield "all may be seen", (scores, torch.zeros(3, 3))
     large = torch.tensor([[300.0, 299.0, 0.0], [-300.0, -300.0, -301.0]])
     yield "scores of 300", (large, torch.zeros(1, 3))
+    exact = scores.double()
+    yield "double precision", (exact, torch.tensor([[0.0, 0.0, -torch.inf]]).double())
     yield (
         "a hidden score far above",
         (torch.tensor([[900.0, 2.0, 1.0]]), torch.tensor([[-torch.inf, 0.0, 0.0]])),
@@ -163,6 +167,15 @@ def _by_hand(highest: Callable) -> Callable:
     return weights
 
 
+def _larger_sum(scores: Tensor, bias: Tensor) -> Tensor:
+    """Divides by a little more than the sum, so that a blind row is not 0 / 0."""
+    weights = biased_softmax(scores, bias)
+    biased = (scores + bias).masked_fill(_is_hidden(bias), -torch.inf)
+    terms = biased - biased.amax(-1, keepdim=True)
+    total = terms.nan_to_num(-torch.inf).exp().sum(-1, keepdim=True)
+    return weights * total / (total + 1e-6)
+
+
 def _bias_left_out(scores: Tensor, bias: Tensor) -> Tensor:
     return masked_softmax(scores, ~_is_hidden(bias).expand(scores.shape))
 
@@ -208,6 +221,11 @@ EXERCISES["masked-softmax"] = Exercise(
         (
             _bias_left_out,
             "you used the bias only to tell what is hidden. A finite one is added to the score.",
+        ),
+        (
+            _larger_sum,
+            "you add a small number to the sum, so no row adds up to 1. Treat the rows that see "
+            "nothing by themselves.",
         ),
         (_with_hidden(_is_hidden, -2), _AXIS),
         (lambda s, b: (s + b).softmax(-2), _AXIS),

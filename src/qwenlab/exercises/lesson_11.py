@@ -1,9 +1,9 @@
-"""The exercises of lesson 11: last-box, problems-left and accuracy-interval."""
+"""The exercises of lesson 11: last-box, won-and-lost and problems-needed."""
 
-import json
 import random
 import re
-from collections.abc import Container
+from collections.abc import Callable
+from math import ceil, sqrt
 
 from qwenlab.exercises import Cases, Exercise
 
@@ -114,179 +114,190 @@ EXERCISES["last-box"] = Exercise(
     ),
 )
 
-# --- problems-left: (content of the file of records, numbers of problems) -> kept, left ---
+# --- won-and-lost: (records, records) -> problems that only one of the runs gets right ---
+
+Records = list[dict]
 
 
-def problems_left(content: str, numbers: list[int]) -> tuple[str, list[int]]:
-    kept = content[: content.rfind("\n") + 1]
-    return kept, _without(_done(kept), numbers)
+def won_and_lost(first: Records, second: Records) -> tuple[int, int]:
+    pairs = _pairs(first, second)
+    return pairs.count((True, False)), pairs.count((False, True))
 
 
-def _without(found: Container[int], numbers: list[int]) -> list[int]:
-    return [number for number in numbers if number not in found]
+def _pairs(first: Records, second: Records) -> list[tuple[bool, bool]]:
+    """Both verdicts on each problem that both runs have."""
+    others = _verdicts(second)
+    pairs = []
+    for number, verdict in _verdicts(first).items():
+        if number in others:
+            pairs.append((verdict, others[number]))
+    return pairs
 
 
-def _done(content: str) -> set[int]:
-    """The numbers of all lines that are JSON."""
-    done = set()
-    for line in content.splitlines():
-        try:
-            done.add(json.loads(line)["number"])
-        except ValueError:
-            pass
-    return done
+def _verdicts(records: Records) -> dict[int, bool]:
+    return {record["number"]: record["verdict"] for record in records}
 
 
-def _files() -> Cases:
-    one, two, twelve = (f'{{"number": {number}, "verdict": true}}\n' for number in (1, 2, 12))
-    yield "an empty file", ("", [1, 2, 3])
-    yield "records in another order", (two + twelve, [1, 2, 12])
-    yield "a whole line without its line break", (two + one[:-1], [1, 2, 3])
-    yield "a torn last line", (two + one[:14], [1, 2, 3])
-    yield "nothing but a torn line", (one[:9], [1, 2])
-    yield "numbers that look alike", (twelve, [2, 1, 12, 112])
-    yield "all are there", (one + two, [2, 1])
+def _records(text: str) -> Records:
+    """ "3+ 1-": problem 3 is right, then problem 1 is wrong."""
+    return [{"number": int(one[:-1]), "verdict": one[-1] == "+"} for one in text.split()]
+
+
+def _runs() -> Cases:
+    yield "the same order", (_records("0+ 1- 2+ 3+ 4- 5- 6-"), _records("0- 1+ 2+ 3- 4- 5- 6-"))
+    yield "another order", (_records("0+ 1- 2+ 3-"), _records("3- 2+ 0+ 1+"))
+    yield "the second run was killed", (_records("0+ 1+ 2- 3+"), _records("3- 1+"))
+    yield "the first run was killed", (_records("2-"), _records("0+ 1+ 2+ 3-"))
+    yield "sorted, each lacks one", (_records("0+ 1- 2+"), _records("1- 2+ 3-"))
+    yield "all agree", (_records("4+ 7- 9+"), _records("9+ 4+ 7-"))
     draw = random.Random(11)
     for _ in range(20):
-        numbers = draw.sample(range(100), draw.randint(1, 9))
-        done = draw.sample(numbers, draw.randint(0, len(numbers)))
-        content = ""
-        for number in done:
-            content += json.dumps({"number": number, "verdict": draw.random() < 0.5}) + "\n"
-        yield "random files", (content[: len(content) - draw.choice((0, 0, 1, 9))], numbers)
+        numbers = draw.sample(range(100), draw.randint(2, 12))
+        runs = []
+        for _ in range(2):
+            kept = draw.sample(numbers, draw.randint(1, len(numbers)))
+            runs.append([{"number": one, "verdict": draw.random() < 0.6} for one in kept])
+        yield "random runs", tuple(runs)
 
 
-def _by_count(content: str, numbers: list[int]) -> tuple[str, list[int]]:
-    kept = problems_left(content, numbers)[0]
-    return kept, numbers[len(kept.splitlines()) :]
+def _by_place(first: Records, second: Records) -> tuple[int, int]:
+    pairs = []
+    for one, two in zip(first, second, strict=False):
+        pairs.append((one["verdict"], two["verdict"]))
+    return pairs.count((True, False)), pairs.count((False, True))
 
 
-def _by_text(content: str, numbers: list[int]) -> tuple[str, list[int]]:
-    kept = problems_left(content, numbers)[0]
-    return kept, [number for number in numbers if str(number) not in kept]
+def _sorted_by_place(first: Records, second: Records) -> tuple[int, int]:
+    def number(record: dict) -> int:
+        return record["number"]
+
+    return _by_place(sorted(first, key=number), sorted(second, key=number))
 
 
-def _torn_stays(content: str, numbers: list[int]) -> tuple[str, list[int]]:
-    return content, problems_left(content, numbers)[1]
+def _missing_is_wrong(first: Records, second: Records) -> tuple[int, int]:
+    right = []
+    for records in (first, second):
+        right.append({number for number, verdict in _verdicts(records).items() if verdict})
+    return len(right[0] - right[1]), len(right[1] - right[0])
 
 
-def _torn_counts(content: str, numbers: list[int]) -> tuple[str, list[int]]:
-    return content, _without(_done(content), numbers)
+def _totals(first: Records, second: Records) -> tuple[int, int]:
+    pairs = _pairs(first, second)
+    return sum(one for one, _ in pairs), sum(two for _, two in pairs)
 
 
-def _torn_counts_but_goes(content: str, numbers: list[int]) -> tuple[str, list[int]]:
-    return problems_left(content, numbers)[0], _torn_counts(content, numbers)[1]
+def _agreeing(first: Records, second: Records) -> tuple[int, int]:
+    pairs = _pairs(first, second)
+    return pairs.count((True, True)), pairs.count((False, False))
 
 
-def _done_ones(content: str, numbers: list[int]) -> tuple[str, list[int]]:
-    kept, left = problems_left(content, numbers)
-    return kept, _without(left, numbers)
+def _net(first: Records, second: Records) -> tuple[int, int]:
+    won, lost = won_and_lost(first, second)
+    return max(won - lost, 0), max(lost - won, 0)
 
 
-def _sorted(content: str, numbers: list[int]) -> tuple[str, list[int]]:
-    kept, left = problems_left(content, numbers)
-    return kept, sorted(left)
-
-
-def _last_line_always_goes(content: str, numbers: list[int]) -> tuple[str, list[int]]:
-    kept = content[: content[:-1].rfind("\n") + 1]
-    return kept, problems_left(kept, numbers)[1]
-
-
-EXERCISES["problems-left"] = Exercise(
-    problems_left,
-    results=("kept", "left"),
-    cases=_files,
+EXERCISES["won-and-lost"] = Exercise(
+    won_and_lost,
+    results=("won", "lost"),
+    cases=_runs,
     mistakes=(
         (
-            _by_count,
-            "records are in the order in which answers ended. Find what is done by number, not "
-            "by counting.",
+            _sorted_by_place,
+            "where one run lacks a problem, all later places differ, even in sorted lists. Look "
+            "each number up.",
         ),
         (
-            _by_text,
-            "you looked for the digits anywhere in the text: 12 holds a 2. Read each line with "
-            "json.loads.",
+            _by_place,
+            "records are in the order in which answers ended. Pair them by number, not by place.",
         ),
         (
-            _torn_counts,
-            "a line counts only with its line break. Drop what comes after the last one.",
+            _missing_is_wrong,
+            "a problem that one run lacks says nothing about either: leave it out.",
         ),
         (
-            _torn_counts_but_goes,
-            "the torn line is dropped, so its problem must be asked again: read what is kept.",
+            lambda first, second: won_and_lost(first, second)[::-1],
+            "first the problems that only the first run gets right, then those of the second.",
         ),
+        (_totals, "these are all right answers. Count the problems that exactly one gets right."),
+        (_agreeing, "here both runs agree. Count the problems on which they differ."),
         (
-            _torn_stays,
-            "the numbers are right, but the torn line is still in the file: the next record "
-            "would be glued to it.",
+            _net,
+            "this is what is left of the difference. The test needs both counts, since 4 to 0 is "
+            "rarer than 14 to 10.",
         ),
-        (_done_ones, "these are the problems that are done. Return those that are not."),
-        (_sorted, "keep the order in which the numbers were given."),
-        (_last_line_always_goes, "a last line that has its line break is complete and may stay."),
     ),
 )
 
-# --- accuracy-interval: (right, n) -> low, high ---
+# --- problems-needed: (p, width) -> the fewest problems whose interval is narrow enough ---
+
+Z = 1.96
 
 
-def accuracy_interval(right: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    p = right / n
-    centre = p + z**2 / (2 * n)
-    half = z * (p * (1 - p) / n + z**2 / (4 * n**2)) ** 0.5
-    scale = 1 + z**2 / n
-    return (centre - half) / scale, (centre + half) / scale
+def problems_needed(p: float, width: float) -> int:
+    return _first(lambda n: interval_width(p, n) <= width)
 
 
-def _shares() -> Cases:
-    yield "half of 20", (10, 20)
-    yield "all right", (20, 20)
-    yield "none right", (0, 5)
-    yield "one of one", (1, 1)
+def interval_width(p: float, n: int, z: float = Z) -> float:
+    """From the lower end of Wilson's interval to the upper one."""
+    return 2 * z * sqrt(p * (1 - p) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
+
+
+def _first(enough: Callable[[int], bool]) -> int:
+    """The smallest n that is enough, where each larger one is enough as well."""
+    high = 1
+    while not enough(high):
+        high *= 2
+    low = high // 2  # not enough
+    while high - low > 1:
+        middle = (low + high) // 2
+        if enough(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _widths() -> Cases:
+    yield "four in five, to a tenth", (0.8, 0.1)
+    yield "all right", (1.0, 0.1)
+    yield "none right", (0.0, 0.3)
+    yield "one half", (0.5, 0.05)
+    yield "one problem is enough", (0.5, 0.9)
     draw = random.Random(13)
     for _ in range(20):
-        n = draw.randint(1, 1000)
-        yield "random counts", (draw.randint(0, n), n)
+        yield "random shares", (draw.randint(0, 50) / 50, draw.randint(5, 60) / 100)
 
 
-def _wald(right: int, n: int) -> tuple[float, float]:
-    p = right / n
-    half = 1.96 * (p * (1 - p) / n) ** 0.5
-    return p - half, p + half
-
-
-def _unscaled(right: int, n: int) -> tuple[float, float]:
-    low, high = accuracy_interval(right, n)
-    return low * (1 + 1.96**2 / n), high * (1 + 1.96**2 / n)
-
-
-def _half_scaled(right: int, n: int) -> tuple[float, float]:
-    low, high = accuracy_interval(right, n)
-    centre = (low + high) / 2 * (1 + 1.96**2 / n)
-    half = (high - low) / 2
-    return centre - half, centre + half
-
-
-EXERCISES["accuracy-interval"] = Exercise(
-    accuracy_interval,
-    results=("low", "high"),
-    cases=_shares,
+EXERCISES["problems-needed"] = Exercise(
+    problems_needed,
+    results=("n",),
+    cases=_widths,
     mistakes=(
         (
-            _wald,
-            "this is p ± z·√(p(1−p)/n). Its width is 0 where all are right, and its limits may "
-            "lie outside 0 to 1.",
+            lambda p, width: problems_needed(p, 2 * width),
+            "the width goes from the lower end to the upper one, not from p to one end.",
         ),
-        (_unscaled, "the last step is missing: divide both limits by 1 + z²/n."),
-        (_half_scaled, "divide the centre by 1 + z²/n as well, not only the half-width."),
         (
-            lambda right, n: accuracy_interval(right, n, 1.0),
+            lambda p, width: max(1, ceil(4 * Z**2 * p * (1 - p) / width**2)),
+            "this is for the interval p ± z·√(p(1−p)/n), which has no width at all where every "
+            "answer is right.",
+        ),
+        (
+            lambda p, width: problems_needed(0.5, width),
+            "this is for p = 0.5, where the interval is widest. Use the p that is given.",
+        ),
+        (
+            lambda p, width: problems_needed(p, width) - 1,
+            "with this number the interval is still wider than allowed. Take the next one.",
+        ),
+        (
+            lambda p, width: _first(lambda n: interval_width(p, n, 1.0) <= width),
             "with z = 1 this is the 68 % interval. For 95 % z is 1.96.",
         ),
-        (lambda right, n: accuracy_interval(right, n)[::-1], "low comes first, then high."),
         (
-            lambda right, n: tuple(100 * x for x in accuracy_interval(right, n)),
-            "return shares of 1, not per cent.",
+            lambda p, width: ceil(1 / width),
+            "the width shrinks with the square root of n: half the width takes four times the "
+            "problems.",
         ),
     ),
 )

@@ -1,231 +1,220 @@
-"""The exercises of lesson 12: majority-vote, vote-accuracy and pass-at-k."""
+"""The exercises of lesson 12: vote-chance and vote-decided."""
 
 import random
 from collections import Counter
 from collections.abc import Callable
-from math import comb
-from statistics import fmean
+from itertools import product
+from math import comb, prod
 
 from qwenlab.exercises import Cases, Exercise
 
 EXERCISES: dict[str, Exercise] = {}
 
-# --- majority-vote: (answers) -> the most frequent answer ("" if there is none), its votes ---
+# --- vote-chance: (chance of each answer, the right one first; n) -> the chance of a right vote ---
 
 
-def vote_of(answers: list[str | None]) -> tuple[str, int]:
-    counts = Counter(_given(answers))
-    winner = max(counts, key=counts.get, default="")  # the first of those with most votes
-    return winner, counts[winner]
+def vote_chance(shares: list[float], n: int) -> float:
+    return _chance(shares, n, lambda votes: _winner(votes) == 0)
 
 
-def _given(answers: list[str | None]) -> list[str]:
-    return [answer for answer in answers if answer is not None]
+def _chance(shares: list[float], n: int, wins: Callable[[Counter], bool]) -> float:
+    """The chance of those sequences of n answers whose votes win."""
+    chance = 0.0
+    for sequence in product(range(len(shares)), repeat=n):
+        if wins(Counter(sequence)):
+            chance += prod(shares[answer] for answer in sequence)
+    return chance
 
 
-def _ballots() -> Cases:
-    yield "a clear winner", (["5", "7", "7"],)
-    yield "no answer in most", (["8", None, None, None, "8", "5"],)
-    yield "a tie of four", (["6", "9", "2", "5"],)
-    yield "a tie of two", (["7", "5", "5", "7"],)
-    yield "less than half", (["4", "8", "1", "8", "3"],)
-    yield "no answer at all", ([None, None],)
-    yield "one sample", (["3"],)
-    draw = random.Random(15)
-    for _ in range(20):
-        yield "random ballots", (draw.choices(["1", "2", "30", None], k=draw.randint(1, 9)),)
+def _winner(votes: Counter) -> int | str:
+    """The first of those with most votes; a Counter keeps the order of appearance."""
+    return max(votes, key=votes.get)
 
 
-def _none_votes(answers: list[str | None]) -> tuple[str, int]:
-    winner, votes = Counter(answers).most_common(1)[0]
-    return winner or "", votes
+def _models() -> Cases:
+    yield "one sample", ([0.3, 0.7], 1)
+    yield "three samples, two answers", ([0.6, 0.4], 3)
+    yield "wrong ones scatter", ([0.4, 0.2, 0.2, 0.2], 5)
+    yield "two samples", ([0.6, 0.4], 2)
+    yield "wrong in one way", ([0.4, 0.6], 5)
+    yield "a tie of three", ([0.5, 0.25, 0.25], 3)
+    yield "always right", ([1.0], 4)
+    draw = random.Random(12)
+    for _ in range(12):
+        parts = [draw.randint(1, 9) for _ in range(draw.randint(2, 4))]
+        shares = [part / sum(parts) for part in parts]
+        yield "random shares", (shares, draw.randint(1, 5))
 
 
-def _last_of_a_tie(answers: list[str | None]) -> tuple[str, int]:
-    counts = Counter(_given(answers))
-    return max(reversed(list(counts)), key=counts.get, default=""), max(counts.values(), default=0)
+def _largest(votes: Counter) -> list[int]:
+    return [answer for answer, count in votes.items() if count == max(votes.values())]
 
 
-def _sorted_tie(answers: list[str | None], last: bool = False) -> tuple[str, int]:
-    counts = Counter(_given(answers))
-    ranked = sorted(counts, reverse=last)
-    return max(ranked, key=counts.get, default=""), max(counts.values(), default=0)
+def _more_than_half(shares: list[float], n: int) -> float:
+    chance = 0.0
+    for count in range(n // 2 + 1, n + 1):
+        chance += comb(n, count) * shares[0] ** count * (1 - shares[0]) ** (n - count)
+    return chance
 
 
-def _more_than_half(answers: list[str | None]) -> tuple[str, int]:
-    winner, votes = vote_of(answers)
-    return (winner, votes) if 2 * votes > len(answers) else ("", 0)
-
-
-def _all_votes(answers: list[str | None]) -> tuple[str, int]:
-    return vote_of(answers)[0], len(_given(answers))
-
-
-def _first_answer(answers: list[str | None]) -> tuple[str, int]:
-    given = _given(answers)
-    return given[0] if given else "", given.count(given[0]) if given else 0
-
-
-EXERCISES["majority-vote"] = Exercise(
-    vote_of,
-    results=("answer", "votes"),
-    cases=_ballots,
+EXERCISES["vote-chance"] = Exercise(
+    vote_chance,
+    results=("chance",),
+    cases=_models,
     mistakes=(
         (
-            _all_votes,
-            "the answer is right, but only the samples that gave it are its votes.",
+            lambda shares, n: 1 - (1 - shares[0]) ** n,
+            "this is pass@n. One right sample is not enough for a vote.",
         ),
-        (_none_votes, "None is no candidate: samples without an answer do not vote."),
-        (_more_than_half, "the winner needs the most votes, not more than half of them."),
-        (_first_answer, "this is the first answer. Count how often each answer was given."),
         (
-            _last_of_a_tie,
-            "in a tie the answer that appeared first wins; yours is the last.",
+            _more_than_half,
+            "the winner needs the most votes, not more than half of them.",
         ),
-        (_sorted_tie, "in a tie the answer that appeared first wins, not the smallest."),
         (
-            lambda a: _sorted_tie(a, last=True),
-            "in a tie the answer that appeared first wins, not the largest.",
+            lambda shares, n: _chance(shares, n, lambda votes: _largest(votes) == [0]),
+            "a tie is not always lost: the answer that appeared first wins it.",
+        ),
+        (
+            lambda shares, n: _chance(shares, n, lambda votes: 0 in _largest(votes)),
+            "a tie is not always won: the answer that appeared first wins it.",
+        ),
+        (
+            lambda shares, n: shares[0],
+            "this is the chance of one sample. It should change with n.",
+        ),
+        (
+            lambda shares, n: float(shares[0] == max(shares)),
+            "this is what a vote of endlessly many comes to. Here there are n.",
+        ),
+        (
+            lambda shares, n: 1 - vote_chance(shares, n),
+            "this is the chance that a wrong answer wins.",
         ),
     ),
 )
 
-# --- vote-accuracy: (table, golds, n) -> share of problems that the first n answers vote right ---
+# --- vote-decided: (answers so far, how many in all) -> whether the winner is certain ---
 
-Table = list[list[str | None]]  # a row of answers for each problem
-
-
-def vote_accuracy(table: Table, golds: list[str], n: int) -> float:
-    return _share(_voted_right, table, golds, n)
+Answers = list[str | None]
 
 
-def _voted_right(answers: list[str | None], gold: str) -> bool:
-    return vote_of(answers)[0] == gold
+def vote_decided(answers: Answers, n: int) -> bool:
+    """The worst that can happen is that all that come give the same rival."""
+    rest = n - len(answers)
+    votes = _given(answers)
+    if rest == 0:
+        return True
+    if not votes:
+        return False
+    return all(_loses(rival, votes, rest) for rival in (*votes, None))
 
 
-def _share(counts: Callable, table: Table, golds: list[str], n: int) -> float:
-    """The mean of counts(first n answers, gold) over the problems."""
-    return fmean(counts(row[:n], gold) for row, gold in zip(table, golds, strict=True))
+def _given(answers: Answers) -> Counter:
+    return Counter(answer for answer in answers if answer is not None)
 
 
-def _tables() -> Cases:
-    yield "the first two agree", ([["5", "5", "7", "7", "7"]], ["5"], 2)
-    yield (
-        "three problems",
-        ([["1", "2", "2"], ["4", "4", "3"], ["6", "8", "8"]], ["2", "3", "6"], 3),
-    )
-    yield "a tie", ([["1", "2", "2", "1"]], ["1"], 4)
-    yield "a problem without an answer", ([[None, None, None], ["8", None, "8"]], ["3", "8"], 3)
-    yield "right once, voted down", ([["9", "6", "6", "6"], ["6", "6", "6", "6"]], ["9", "6"], 4)
-    draw = random.Random(16)
-    for _ in range(20):
-        size = draw.randint(1, 8)
-        table = []
-        for _ in range(draw.randint(1, 6)):
-            table.append(draw.choices(["1", "2", "3", None], k=size))
-        golds = draw.choices("123", k=len(table))
-        yield "random tables", (table, golds, draw.randint(1, size))
-
-
-def _share_of_singles(answers: list[str | None], gold: str) -> float:
-    return answers.count(gold) / len(answers)
-
-
-def _only_answered(table: Table, golds: list[str], n: int) -> float:
-    answered = []
-    for row, gold in zip(table, golds, strict=True):
-        if _given(row[:n]):
-            answered.append(_voted_right(row[:n], gold))
-    return fmean(answered) if answered else 0.0
-
-
-def _counted(counts: Callable) -> Callable:
-    """A mistaken share: counts(first n answers, gold) of each problem."""
-    return lambda table, golds, n: _share(counts, table, golds, n)
-
-
-EXERCISES["vote-accuracy"] = Exercise(
-    vote_accuracy,
-    results=("accuracy",),
-    cases=_tables,
-    mistakes=(
-        (
-            lambda table, golds, n: vote_accuracy(table, golds, len(table[0])),
-            "all answers voted. Only the first n may.",
-        ),
-        (
-            _counted(lambda answers, gold: gold in answers),
-            "a problem counts if its vote is right. One right sample is not enough.",
-        ),
-        (
-            _counted(_share_of_singles),
-            "this is the mean over single samples. Let the n samples of a problem vote first.",
-        ),
-        (
-            _only_answered,
-            "a problem without any answer counts as wrong: divide by all problems.",
-        ),
-        (
-            _counted(lambda answers, gold: answers[-1] == gold),
-            "this looks at sample n alone. The first n vote together.",
-        ),
-        (
-            _counted(lambda answers, gold: _none_votes(answers)[0] == gold),
-            "None is no candidate: samples without an answer do not vote.",
-        ),
-        (
-            _counted(lambda answers, gold: _last_of_a_tie(answers)[0] == gold),
-            "in a tie the answer that appeared first wins, as in exercise 1.",
-        ),
-    ),
-)
-
-# --- pass-at-k: (n, c, k) -> the chance that k of n samples, c of them right, hold a right one ---
-
-
-def pass_at_k(n: int, c: int, k: int) -> float:
-    """The estimator of Chen et al., "Evaluating Large Language Models Trained on Code" (2021)."""
-    return 1 - comb(n - c, k) / comb(n, k)
+def _loses(rival: str | None, votes: Counter, rest: int) -> bool:
+    """Whether a rival stays behind the winner though it gets the rest. None is a new answer."""
+    winner = _winner(votes)
+    order = list(votes)
+    if rival == winner:
+        return True
+    most = votes.get(rival, 0) + rest
+    wins_ties = rival in votes and order.index(rival) < order.index(winner)
+    return most < votes[winner] or (most == votes[winner] and not wins_ties)
 
 
 def _draws() -> Cases:
-    yield "one of four", (4, 1, 2)
-    yield "one drawn", (8, 3, 1)
-    yield "none is right", (5, 0, 3)
-    yield "too few wrong ones to fill k", (5, 4, 2)
-    yield "all drawn", (6, 2, 6)
-    draw = random.Random(17)
-    for _ in range(20):
-        n = draw.randint(1, 20)
-        yield "random counts", (n, draw.randint(0, n), draw.randint(1, n))
+    yield "nothing drawn", ([], 3)
+    yield "only missing answers so far", ([None, None, None], 5)
+    yield "a rival can overtake", (["5", "5", "7"], 6)
+    yield "a new answer can win", (["5"], 4)
+    yield "an earlier rival can tie", (["7", "5", "5"], 4)
+    yield "more than half", (["5", "5", "5"], 4)
+    yield "less than half, and decided", (["5", "5", "5", "1", "2", "3", "4"], 8)
+    yield "a later rival can only tie", (["5", "5", "5", "7", "7"], 6)
+    yield "all drawn", (["5", "7", None], 3)
+    draw = random.Random(16)
+    for _ in range(30):
+        n = draw.randint(2, 9)
+        drawn = draw.choices(["1", "2", "3", None], (5, 3, 1, 2), k=draw.randint(0, n))
+        yield "random draws", (drawn, n)
 
 
-EXERCISES["pass-at-k"] = Exercise(
-    pass_at_k,
-    results=("chance",),
+def _lead(answers: Answers) -> tuple[int, int]:
+    """Votes of the winner and of the second, with 0 for none."""
+    first, second, *_ = [*sorted(_given(answers).values(), reverse=True), 0, 0]
+    return first, second
+
+
+def _by_half(answers: Answers, n: int) -> bool:
+    return len(answers) == n or max(Counter(answers).values(), default=0) > n / 2
+
+
+def _given_half(answers: Answers, n: int) -> bool:
+    return len(answers) == n or _lead(answers)[0] > n / 2
+
+
+def _ties_lost(answers: Answers, n: int) -> bool:
+    first, second = _lead(answers)
+    rest = n - len(answers)
+    return rest == 0 or first - second > rest
+
+
+def _ties_won(answers: Answers, n: int) -> bool:
+    first, second = _lead(answers)
+    rest = n - len(answers)
+    return rest == 0 or (first > 0 and first - second >= rest)
+
+
+def _no_new_answer(answers: Answers, n: int) -> bool:
+    votes = _given(answers)
+    rest = n - len(answers)
+    return rest == 0 or (bool(votes) and all(_loses(rival, votes, rest) for rival in votes))
+
+
+def _half_of_those_drawn(answers: Answers, n: int) -> bool:
+    return len(answers) == n or 2 * _lead(answers)[0] > len(answers)
+
+
+EXERCISES["vote-decided"] = Exercise(
+    vote_decided,
+    results=("decided",),
     cases=_draws,
     mistakes=(
         (
-            lambda n, c, k: 1 - (1 - c / n) ** k,
-            "this puts each sample back before the next is drawn. Count draws without "
-            "replacement: math.comb.",
+            _ties_lost,
+            "a rival that appeared after the winner loses a tie, so a lead as large as the rest "
+            "is enough against it.",
         ),
         (
-            lambda n, c, k: min(1.0, k * c / n),
-            "the chances of k samples do not add up: two of them may be right at once.",
+            _given_half,
+            "more than half of n is enough, but not needed: the rivals may be too far behind.",
         ),
         (
-            lambda n, c, k: comb(c, k) / comb(n, k),
-            "this is the chance that all k are right. One is enough.",
+            _by_half,
+            "None is no candidate, so a majority of missing answers decides nothing.",
         ),
         (
-            lambda n, c, k: comb(n - c, k) / comb(n, k),
-            "this is the chance that all k are wrong. Subtract it from 1.",
+            _ties_won,
+            "a rival that appeared before the winner wins a tie: against it the lead must be "
+            "larger than the rest.",
         ),
-        (lambda n, c, k: c / n, "this is one sample's chance. It should grow with k."),
         (
-            lambda n, c, k: c * comb(n - c, k - 1) / comb(n, k),
-            "this is the chance of exactly one right sample. More than one is also fine.",
+            _no_new_answer,
+            "all that come may give an answer that nobody has given yet.",
+        ),
+        (
+            _half_of_those_drawn,
+            "this looks at the answers so far. What matters is how many are still to come.",
+        ),
+        (
+            lambda answers, n: len(answers) == n,
+            "this waits for the last answer. The vote is often decided before.",
+        ),
+        (
+            lambda answers, n: not vote_decided(answers, n),
+            "True means decided: this is the other way round.",
         ),
     ),
 )

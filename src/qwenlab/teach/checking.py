@@ -15,7 +15,16 @@ from typing import Any
 
 from qwenlab import exercises
 from qwenlab.exercises import Exercise
-from qwenlab.teach.comparing import describe, first_difference, is_tensor, kind, plain, same, show
+from qwenlab.teach.comparing import (
+    describe,
+    first_difference,
+    is_tensor,
+    kind,
+    plain,
+    same,
+    show,
+    tolerance_of,
+)
 from qwenlab.teach.heatmaps import heatmap
 from qwenlab.teach.pictures import Html, side_by_side
 
@@ -172,7 +181,7 @@ def _unlike(result: str, right: Any, other: Any) -> str:
 
 def _digits(number: float) -> str:
     """Enough digits to see a difference that counts."""
-    return f"{number:.7g}" if isinstance(number, float) else str(number)
+    return f"{number:.9g}" if isinstance(number, float) else str(number)
 
 
 def _differ(triple: tuple) -> bool:
@@ -237,7 +246,8 @@ def _picture(value: Any, title: str, right: Any = None) -> Html | None:
         return None
     marked = []
     if right is not None and right.shape == value.shape:
-        equal = right.double().isclose(value.double(), rtol=1e-5, atol=1e-5, equal_nan=True)
+        tolerance = tolerance_of(right)
+        equal = right.double().isclose(value.double(), tolerance, tolerance, equal_nan=True)
         marked = (~equal).nonzero().tolist()
     if marked:
         title += " (wrong cells outlined)"

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from math import isclose, isnan
 from typing import Any
 
-RELATIVE = 1e-5  # of floats
+RELATIVE = 1e-5  # of floats ...
+PRECISE = 1e-9  # ... and in double precision
 ABSOLUTE = 1e-9  # of numbers: 0.0 equals -3e-17
 COUNT = 1.2e-7  # of counts, relative: as exact as float32
 
@@ -44,7 +45,8 @@ def kind(value: Any) -> str:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal in kind, shape, dtype and values; floats within 1e-5, NaN equal to NaN."""
+    """Equal in kind, shape, dtype and values; floats within 1e-5, tensors of float64 within 1e-9,
+    NaN equal to NaN."""
     a, b = plain(a), plain(b)
     if kind(a) != kind(b):
         return False
@@ -71,13 +73,19 @@ def _same_tensor(a: Any, b: Any) -> bool:
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     if a.is_floating_point():
-        return a.allclose(b, RELATIVE, RELATIVE, equal_nan=True)
+        tolerance = tolerance_of(a)
+        return a.allclose(b, tolerance, tolerance, equal_nan=True)
     return bool((a == b).all())
+
+
+def tolerance_of(tensor: Any) -> float:
+    return PRECISE if str(tensor.dtype) == "torch.float64" else RELATIVE
 
 
 def first_difference(right: Any, theirs: Any) -> list[int]:
     """Where two tensors of one shape differ first, as an index."""
-    equal = right.double().isclose(theirs.double(), RELATIVE, RELATIVE, equal_nan=True)
+    tolerance = tolerance_of(right)
+    equal = right.double().isclose(theirs.double(), tolerance, tolerance, equal_nan=True)
     return (~equal).nonzero()[0].tolist()
 
 
