@@ -24,6 +24,7 @@ ORDER = {
     "engine/invariant.py": "passes of fixed shape, for the same bits in any company",
     "engine/engine.py": "schedule, execute, sample, update",
     "engine/generation.py": "prompts in, answers out",
+    "engine/footprint.py": "what a row takes in memory, by formulas",
     "fast/swap.py": "speed as a pass over the plain model",
     "fast/fused.py": "one product where three would do",
     "fast/attention.py": "masks only where needed",
