@@ -54,7 +54,7 @@ def install_cell(url: str, branch: str) -> str:
     anywhere else."""
     # At most 78 columns, so that no formatter has a reason to wrap it.
     head = [
-        "# A fresh machine, such as Colab, gets qwenlab here. Elsewhere nothing happens.",
+        "# @title Install qwenlab on a fresh machine, such as Colab",
         "from importlib.util import find_spec",
         "",
         'if find_spec("qwenlab") is None:',

@@ -62,6 +62,7 @@ def test_version_and_help(run):
         "--raw",
         "--output",
         "--check-alone",
+        "--invariant",
     ):
         assert option in out
 
@@ -213,6 +214,16 @@ def test_check_alone_finds_every_answer_the_same(run, model, options):
     )
     assert all(row["same"] and row["difference"] < 1e-5 and row["logprobs"] < 1e-5 for row in rows)
     assert rows[0]["pads"] > 0 and min(row["pads"] for row in rows) == 0
+
+
+def test_invariant_completions_have_the_same_bits_alone(run, model):
+    write("p.txt", "a\nhello there\nb c\n")
+    arguments = ["generate", "--model", model, "p.txt", "--max-new-tokens", 8, "--invariant"]
+    code, _, _ = run(*arguments, "--check-alone", "--output", "a.jsonl")
+    assert code == 0
+    with open("a.jsonl", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    assert [row["logprobs"] for row in rows] == [0, 0, 0]
 
 
 def test_check_alone_can_fail(run, model, monkeypatch):

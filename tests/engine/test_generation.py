@@ -332,6 +332,7 @@ def test_progress_bar_reaches_the_end(dense, capsys):
         ([[1]], {"temperature": 10**400}, "temperature of prompt 0 is 1000"),
         ([[1]], {"n": 0}, "n is 0"),
         ([[1]], {"slots": 0}, "slots is 0"),
+        ([[1]], {"shared_prefix": "no"}, "shared_prefix is 'no', expected None, True or False"),
         (
             [[1]],
             {"strategy": "magic"},

@@ -56,7 +56,7 @@ def test_one_row_leaves_the_arithmetic_idle(lesson):
 
 
 def test_together_is_faster_than_one_by_one(lesson):
-    assert "together, beside one by one: " in lesson.shown("time")
+    assert "together, against one by one: " in lesson.shown("time")
     assert "times as fast (" in lesson.shown("time")
 
 

@@ -1,6 +1,6 @@
 """Lesson 13: what its text says is what happens.
 
-Every state of its widget is right, and so are its stored results.
+Every state of its widgets is right, and so are its stored results.
 """
 
 import itertools
@@ -11,12 +11,12 @@ import re
 import pytest
 import stored_grpo
 import torch
-import widget_rollouts
 from helpers import count
-from lesson_cells import code_cells, pictures, say, shown
+from lesson_cells import code_cells, numbers, pictures, say, shown
 from widget_numbers import EXPECTED, wrong_cells
 
 import qwenlab
+from qwenlab.exercises.lesson_13 import silent_groups
 from qwenlab.teach import exploring, keeping, stored
 from qwenlab.training import objective
 from qwenlab.training.trainer import token_logprobs
@@ -24,252 +24,198 @@ from qwenlab.training.trainer import token_logprobs
 NAME = "13-grpo"
 CELLS = [
     "load",
-    "one-at-a-time",
-    "rewards",
+    "hero",
     "batch-statistics",
-    "look-advantages",
-    "long-run",
+    "objective-code",
+    "pushes",
+    "tokens-that-count",
+    "rescore",
+    "train-step",
+    "averages",
     "explore-run",
+    "long-answers",
 ]
-CELLS += [
-    "mend-mask",
-    "mend-ratio",
-    "mend-loss-tokens",
-    "mend-averages",
-    "mend-gradient",
-    "mend-one-step",
-]
-HASTE = {
-    "roll(train[:4], **WAYS[way])": "roll(train[:1], **WAYS[way])",
-    "for part in (16, 5):": "for part in ():",
-    "train_step(plain, optimiser, chosen)": "train_step(plain, optimiser, chosen[:4])",
-}
 
 
 @pytest.fixture(scope="module")
 def lesson():
-    """The source of each cell by id, and a namespace in which those before the measurements ran.
+    """The source of each cell by id, and a namespace in which those that the tests call have run.
 
-    They run in haste: what they say at their full size is read from the page.
+    What the others say is read from the page.
     """
     sources = code_cells(NAME)
-    for old in HASTE:
-        assert sum(source.count(old) for source in sources.values()) == 1, old
-    names = {}
+    names = {"widgets": []}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QWENLAB_PAGE", "1")
         patch.setattr(exploring, "_spent", 0)
         for cell in CELLS:
-            source = sources[cell].replace("\nexplore(", "\nwidget = explore(")
-            for old, new in HASTE.items():
-                source = source.replace(old, new)
-            exec(source, names)
+            kept = re.sub(r"\nexplore\(", "\nwidgets += explore(", sources[cell])
+            names["explore"] = lambda *given, **controls: [
+                (exploring.explore(*given, **controls), controls)
+            ]
+            code = kept.replace("    explore,\n", "")
+            exec(code, names)
     return sources, names
 
 
-# --- the failing cases ---
-
-
-def test_the_rollouts_say_the_same_both_ways(lesson):
-    assert lesson[1]["same"] == [True]
-    assert "The same words both ways: True" in shown(NAME, "one-at-a-time")
-
-
-def test_some_groups_agree_and_some_do_not(lesson, capsys):
-    rewards = lesson[1]["rewards"]
-    worth = lesson[1]["group_advantages"](lesson[1]["rewards"])
-    agree = [len(set(group)) == 1 for group in rewards.tolist()]
-    assert 1 <= sum(agree) < len(agree)
-    assert f"all agree: {sum(agree) / len(agree):.0%}" in say(lesson, "rewards", capsys)
-    for group, values, silent in zip(rewards.tolist(), worth.tolist(), agree, strict=True):
-        assert sum(values) == pytest.approx(0, abs=1e-5)
-        assert (set(values) == {0.0}) == silent
-        if sum(group) == 1:  # a lone right answer gets most
-            assert max(values) == values[group.index(1)] == pytest.approx(worth.max().item())
+# --- groups ---
 
 
 def test_advantages_are_the_hand_worked_ones(lesson):
     names = lesson[1]
     worth = names["group_advantages"](names["hard_and_easy"])
-    assert (
-        worth[0].tolist() == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-3) and not worth[1].any()
-    )
-    assert names["batch"][1].gt(0.5).all() and names["batch"][0, 0] == names["batch"][1, 0]
+    assert worth[0].tolist() == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-3)
+    assert not worth[1].any()
+    over_batch = names["over_batch"]
+    assert over_batch[1].gt(0.5).all() and over_batch[0, 0] == over_batch[1, 0]
     draw = random.Random(3)
     for _ in range(count(20, 200)):
         rewards = torch.tensor(draw.choices([0.0, 1.0], k=24)).view(draw.choice([2, 3, 6]), -1)
-        assert torch.allclose(
-            names["group_advantages"](rewards), objective.advantages(rewards), atol=1e-5
-        )
+        theirs = objective.advantages(rewards)
+        assert torch.allclose(names["group_advantages"](rewards), theirs, atol=1e-5)
 
 
-# --- the mended step ---
+def test_some_groups_of_the_first_screen_are_silent_and_some_are_not(lesson):
+    rewards = lesson[1]["rewards"]
+    silent = rewards.amin(1) == rewards.amax(1)
+    assert 1 <= int(silent.sum()) < len(silent)
+    (widget, _), _ = lesson[1]["widgets"]
+    assert f"advantages: {int(silent.sum())} of {len(silent)} groups" in widget._repr_html_()
 
 
-def test_the_mask_holds_exactly_what_was_sampled(lesson):
+def test_the_answers_are_the_same_both_ways():
+    said = shown(NAME, "one-at-a-time")
+    assert "the answers are the same" in said
+    alone, together = numbers(r"(\d+) steps", said)
+    assert together < alone / 5
+
+
+# --- the objective and the step ---
+
+
+def test_the_objective_is_the_librarys_and_its_push_ends_where_the_text_says(lesson):
     names = lesson[1]
-    assert names["pad_id"] in names["stop_ids"]
-    lengths = sorted(names["sampled"])
-    some_are_cut = names["roll"](names["chosen"], max_new_tokens=lengths[len(lengths) // 2])
-    kinds = set()
-    for requests in (list(names["rollouts"]), list(some_are_cut)):
-        ids, real, completion = names["rectangle"](requests)
-        for row, request in enumerate(requests):
-            answer = ids[row][completion[row]].tolist()
-            kinds.add(request.stop_id)
-            stop = [] if request.stop_id is None else [request.stop_id]
-            assert answer == request.token_ids + stop
-            assert ids[row][real[row]].tolist() == request.prompt + answer
-    assert None in kinds and len(kinds) >= 2  # answers that stopped, and some that were cut off
+    new, old, ref = torch.randn(3, 4, 7)
+    A = torch.randn(4)
+    for beta in (0.0, 0.3):
+        ours = names["objective"](new, old, ref, A, beta=beta)
+        theirs = -objective.clipped_loss(new, old, A, 0.2)
+        theirs = theirs - beta * objective.divergence(new, ref)
+        assert torch.allclose(ours, theirs, atol=1e-5)
+    ratios = torch.tensor([0.5, 1.0, 1.5])
+    push = names["push"](ratios, [1.0, -1.0])
+    assert push.ne(0).tolist() == [[True, True, False], [False, True, True]]
+    pull = names["push"](ratios, [0.0], beta=1.0)[0]
+    assert pull[0] > 0 and pull[1] == 0 and pull[2] < 0  # back towards 1
 
 
-def test_rescoring_is_the_librarys(lesson):
+def test_the_ratio_is_1_before_an_update_and_only_at_the_temperature_of_sampling(lesson):
+    right, wrong = numbers(r"up to ([\d.e+-]+)", shown(NAME, "rescore"))
+    assert right < 1e-4 and wrong > 0.1
     names = lesson[1]
-    ids, real, completion = names["rectangle"](list(names["rollouts"])[:9])
+    ids, real, completion, _ = names["rectangle"](
+        list(names["rollouts"])[:9], names["pad_id"], names["model"].device
+    )
     for temperature in (1.0, 0.6):
         ours = names["rescore"](names["model"], ids, real, temperature)
         theirs = token_logprobs(names["model"], ids, real, completion, temperature=temperature)
         assert (ours - theirs)[completion].abs().max() < 1e-5
 
 
-def test_the_ratio_is_1_before_an_update_and_only_at_the_temperature_of_sampling(lesson, capsys):
-    names = lesson[1]
-    assert names["largest_deviation"](list(names["rollouts"]), 1.0) < 1e-4
-    assert len({len(request.prompt) for request in names["cooler"]}) > 1
-    right, wrong = map(float, re.findall(r"up to ([\d.e+-]+)", say(lesson, "mend-ratio", capsys)))
-    assert right < 1e-4 and wrong > 0.1
-
-
-def test_the_loss_is_the_librarys_and_its_push_ends_where_the_text_says(lesson):
-    names = lesson[1]
-    new = torch.randn(4, 7)
-    kept = torch.randn(4, 7)
-    worth = torch.randn(4)
-    ours = names["clipped_loss"](new, kept, worth)
-    assert torch.equal(ours, objective.clipped_loss(new, kept, worth, 0.2))
-    assert names["grid"].grad.neg().tolist() == [[1, 1, 1, 1, 0], [0, -1, -1, -1, -1]]
-
-
-def test_the_three_averages_differ_as_worked_by_hand(lesson, capsys):
-    found = re.findall(r"(\w+) +loss ([\d.]+)", say(lesson, "mend-averages", capsys))
-    assert found == [("token", "1.00"), ("sequence", "2.00"), ("fixed", "0.25")]
-    assert "rows' means: 2.00" in say(lesson, "mend-averages", capsys)
-    for _ in range(count(5, 50)):
-        lengths = torch.randint(1, 8, (5, 1))
-        mask = torch.arange(7) < lengths
-        losses = torch.randn(5, 7)
-        for how in objective.AVERAGES:
-            weight = lesson[1]["weights"](mask, how, int(mask.sum()), 5, 9)
-            ours = (losses * weight).sum()
-            theirs = objective.average(losses, mask, how, cap=9)
-            assert ours.item() == pytest.approx(theirs.item(), abs=1e-6)
-
-
-def test_any_cut_gives_the_same_gradient_and_own_counts_another():
-    said = shown(NAME, "mend-gradient")
-    off = [float(value) for value in re.findall(r": ([\d.e+-]+) off", said)]
-    assert len(off) == 4 and max(off[::2]) < 1e-5 and min(off[1::2]) > 0.01
-
-
 def test_the_plain_step_is_the_librarys():
-    said = shown(NAME, "mend-compare")  # it asserts that the metrics agree
-    assert said.count("ours") == 6 and "silent" in said
-    moved, differ = re.findall(r"(?:up to|differ by) ([\d.e+-]+)\n", said)
-    assert float(differ) < 0.01 * float(moved)
+    said = shown(NAME, "compare")  # it asserts that the metrics agree
+    assert said.count("ours") == 5 and "silent" in said
+    moved, differ = numbers(r"(?:up to|differ by) ([\d.e+-]+)\n", said)
+    assert differ < 0.01 * moved
 
 
-# --- the cell to break ---
+def test_kl_holds_the_model_nearer_its_start():
+    said = shown(NAME, "kl-run")
+    free, held = numbers(r"KL in the last ([\d.]+)", said)
+    assert held < free and "stays nearer to its start" in said
+    first, last = (
+        numbers(r"beta 0.0: reward ([\d.]+) .*?", said)[0],
+        numbers(r"beta 0.0: .*third, ([\d.]+) in", said)[0],
+    )
+    assert last > first + 0.03  # it learns
+
+
+def test_the_three_averages_differ_as_worked_by_hand():
+    found = re.findall(r"(\w+) +loss ([\d.]+), .* ([\d.]+) and ([\d.]+)", shown(NAME, "averages"))
+    assert found == [
+        ("sequence", "2.00", "0.500", "0.167"),
+        ("token", "1.00", "0.250", "0.250"),
+        ("fixed", "0.25", "0.062", "0.062"),
+    ]
+
+
+# --- the exercise that is measured, and the cell to break ---
+
+
+def test_predicted_silent_groups_are_near_the_measured_ones(lesson, capsys):
+    names = dict(lesson[1])
+    exec(lesson[0]["silent-share"], names)
+    names["my_silent_groups"] = silent_groups
+    capsys.readouterr()
+    exec(lesson[0]["measure-silent-groups"], names)
+    lines = re.findall(r"predict (\d+)%, measured (\d+)%", capsys.readouterr().out)
+    assert len(lines) == 3
+    for predicted, measured in lines:
+        assert abs(int(predicted) - int(measured)) < 15
+    names["my_silent_groups"] = lambda rates, n: None
+    exec(lesson[0]["measure-silent-groups"], names)
+    assert capsys.readouterr().out.startswith("Write my_silent_groups first")
 
 
 def told(said):
-    groups, tokens, ratio, loss = re.findall(r"(?:teach|counted|ratio-1\||loss) +([\d.e+-]+)", said)
-    return int(groups), int(tokens), float(ratio), float(loss)
+    found = numbers(r"(?:teach|counted|ratio-1\||loss) +([\d.e+-]+)", said)
+    return int(found[0]), int(found[1]), found[2], found[3]
 
 
-@pytest.fixture(scope="module")
-def right(lesson):
+def test_the_cell_to_break_works_as_it_stands(lesson, capsys):
     rewards = lesson[1]["rewards"]
-    sampled = lesson[1]["sampled"]
-    return int((rewards.amin(1) < rewards.amax(1)).sum()), sum(sampled)
-
-
-def test_the_cell_to_break_works_as_it_stands(lesson, right, capsys):
     groups, tokens, ratio, _ = told(say(lesson, "break-me", capsys))
-    assert (groups, tokens) == right and ratio < 1e-4
+    teach = int((rewards.amin(1) < rewards.amax(1)).sum())
+    assert (groups, tokens) == (teach, sum(lesson[1]["sampled"])) and ratio < 1e-4
 
 
-def test_breaking_shows_what_the_text_says(lesson, right, capsys):
-    whole = told(say(lesson, "break-me", capsys))
+def test_breaking_shows_what_the_text_says(lesson, capsys):
+    right = told(say(lesson, "break-me", capsys))
     means = ("rewards - rewards.mean(1, keepdim=True)", "rewards - rewards.mean()")
     deviations = ("rewards.std(1, keepdim=True)", "rewards.std()")
-    assert (
-        told(say(lesson, "break-me", capsys, means, deviations))[0]
-        == len(lesson[1]["chosen"])
-        > right[0]
-    )
+    broken = told(say(lesson, "break-me", capsys, means, deviations))
+    assert broken[0] == len(lesson[1]["chosen"]) > right[0]
     stopped = sum(request.stop_id is not None for request in lesson[1]["rollouts"])
-    no_stop = told(
-        say(lesson, "break-me", capsys, ("completion | is_stop  # 2", "completion & ~is_stop"))
-    )
-    assert no_stop[1] == right[1] - stopped and no_stop[2] < 1e-4
+    no_stop = ("counts & real", "counts & ~torch.isin(ids, is_stop)")
+    broken = told(say(lesson, "break-me", capsys, no_stop))
+    assert broken[1] == right[1] - stopped and broken[2] < 1e-4
     assert told(say(lesson, "break-me", capsys, ("/ 1.0", "/ 0.7")))[2] > 0.1
-    parts = [("PART_BROKEN = 16", f"PART_BROKEN = {size}") for size in (16, 5)]
-    same = [told(say(lesson, "break-me", capsys, part))[3] for part in parts]
-    assert same[0] == pytest.approx(same[1], abs=2e-5) == pytest.approx(whole[3], abs=2e-5)
+    source = lesson[0] | {"break-me": lesson[0]["break-me"] + "\n"}
+    last = "\n\n\nbroken_step(part=16)\n"
+    fewer = (last, last.replace("16", "5"))
+    again = (source, lesson[1])
+    assert told(say(again, "break-me", capsys, fewer))[3] == pytest.approx(right[3], abs=2e-5)
     own = ("/ tokens  # 4", "/ int(counts.sum())")
-    other = [told(say(lesson, "break-me", capsys, part, own))[3] for part in parts]
-    assert abs(other[0] - other[1]) > 1e-3
+    other = [told(say(again, "break-me", capsys, *changes))[3] for changes in ([own], [own, fewer])]
+    assert abs(other[0]) > 2 * abs(right[3]) and abs(other[0] - other[1]) > 1e-3
 
 
-# --- the trainings ---
+# --- the widgets ---
 
 
-def test_the_short_run_learns():
-    said = shown(NAME, "short-run")
-    first, last = map(float, re.search(r"practice: ([\d.]+) in .*, ([\d.]+) in", said).groups())
-    assert last > first + 0.03
-
-
-def test_the_long_run_can_be_switched_on(lesson, capsys):
-    sources, names = lesson
-    names = {**names, "held_out": names["held_out"][:4]}
-    hasty = {"STEPS = 15": "STEPS = 1", "TESTS = 100": "TESTS = 4"}
-    source = sources["short-run"]
-    for old, new in hasty.items():
-        assert source.count(old) == 1
-        source = source.replace(old, new)
-    exec(source, names)
-    capsys.readouterr()
-    exec(sources["long-cell"], names)
-    assert capsys.readouterr().out.startswith("Off.")
-    source = sources["long-cell"]
-    hasty = {"LONG = False": "LONG = True", "range(3)": "range(1)"}
-    hasty['STEPS = len(long_run["runs"][0]["metrics"]["reward"])'] = "STEPS = 1"
-    for old, new in hasty.items():
-        assert source.count(old) == 1
-        source = source.replace(old, new)
-    exec(source, names)
-    assert re.search(r"seed 0: temperature 1 [\d.]+%, greedy [\d.]+%", capsys.readouterr().out)
-
-
-# --- the widget ---
-
-
-def test_every_state_of_the_widget_shows_what_plain_loops_say(lesson):
-    html = lesson[1]["widget"]._repr_html_()
-    shown = pictures(html)
-    states = list(itertools.product(widget_rollouts.NAMES, (10, 5, 2)))
-    assert (
-        len(shown) == len(states) <= 60 and len(html) < 350_000
-    )  # equal pictures would be stored once
-    (right,) = EXPECTED[NAME]
-    for (metric, points), (picture, tables) in zip(states, shown, strict=True):
-        assert wrong_cells(tables, right({"metric": metric, "points": str(points)})) == [], (
-            metric,
-            points,
-        )
-        width = widget_rollouts.steps_a_point(points)
-        assert picture.figcaption.text.startswith(f"{metric}: a point is {width} step")
+def test_every_state_of_the_widgets_shows_what_plain_loops_say(lesson):
+    size = 0
+    for (widget, controls), right in zip(lesson[1]["widgets"], EXPECTED[NAME], strict=True):
+        html = widget._repr_html_()
+        size += len(html)
+        drawn = pictures(html)
+        states = list(itertools.product(*controls.values()))
+        assert len(drawn) == len(states) <= 60  # equal pictures would be stored once
+        for state, (_, tables) in zip(states, drawn, strict=True):
+            labels = [label.replace("_", " ") for label in controls]
+            named = dict(zip(labels, map(str, state), strict=True))
+            assert wrong_cells(tables, right(named)) == [], named
+    assert size < 400_000
 
 
 # --- the stored results ---
@@ -315,13 +261,37 @@ def test_the_counts_of_the_ways_are_those_of_the_accuracies():
                 assert right / run["problems"] == pytest.approx(tested[kind])
 
 
-def test_the_two_parts_of_the_gain_add_up_to_it(lesson, capsys):
+def test_the_answers_from_the_file_are_those_of_plain_loops(lesson, capsys):
+    said = say(lesson, "long-answers", capsys)
+    for number, name, digits in ((1, "reward", 2), (2, "length", 1), (3, "silent", 2)):
+        (line,) = [line for line in said.splitlines() if line.startswith(f"{number}. ")]
+        expected = []
+        for run in usual_runs():
+            values = run["metrics"][name]
+            few = len(values) // 5
+            first, last = sum(values[:few]) / few, sum(values[-few:]) / few
+            expected.append(f"{first:.{digits}f} -> {last:.{digits}f}")
+        assert ", ".join(expected) in line
+        rises = values[-1] > values[0]
+        assert rises or name != "reward"
+    assert "1. rewards rise" in said and "3. silent groups multiply" in said
+    assert stored("grpo")["provenance"]["machine"] in said
+
+
+def test_an_answer_from_the_file_follows_its_numbers(lesson, capsys):
     names = dict(lesson[1])
-    for cell in ("long-results", "long-ways"):
-        capsys.readouterr()
-        exec(lesson[0][cell], names)
-    said = capsys.readouterr().out
-    parts = [float(found) for found in re.findall(r": +([+-][\d.]+) points", said)]
+    fallen = json.loads(json.dumps(names["usual"]))
+    for run in fallen:
+        run["metrics"]["reward"].reverse()
+    names["usual"] = fallen
+    assert "1. rewards fall" in say((lesson[0], names), "long-answers", capsys)
+    names["usual"] = [names["usual"][0], *lesson[1]["usual"][1:]]
+    assert "1. rewards differ by seed" in say((lesson[0], names), "long-answers", capsys)
+
+
+def test_the_two_parts_of_the_gain_add_up_to_it(lesson):
+    said = shown(NAME, "long-ways")
+    parts = numbers(r": +([+-][\d.]+) points", said)
     gains = [run["after"]["sampled"] - run["before"]["sampled"] for run in usual_runs()]
     assert len(parts) == 2
     assert sum(parts) == pytest.approx(100 * sum(gains) / len(gains), abs=0.11)
@@ -333,6 +303,15 @@ def test_the_two_parts_of_the_gain_add_up_to_it(lesson, capsys):
             answers = sum(count[way]["answers"] for count in counts)
             shares.append(f"{answers / sum(run['problems'] for run in usual_runs()):.0%}")
         assert re.findall(r"\d+%", found)[:2] == shares
+
+
+def test_the_high_rate_collapses_and_the_usual_one_does_not():
+    said = shown(NAME, "high-rate")
+    verdicts = re.findall(r"rate ([\d.e-]+), .*: (.+)", said)
+    usual = min(float(rate) for rate, _ in verdicts)
+    assert len(verdicts) == len(stored("grpo")["runs"])
+    for rate, verdict in verdicts:
+        assert verdict == ("it has learned" if float(rate) == usual else "it has COLLAPSED")
 
 
 def test_the_model_leaves_its_short_cut_and_greedy_decoding_does_so_in_a_jump():

@@ -1,4 +1,46 @@
-"""What the widget of lesson 14 must show, worked out token by token. See widget_numbers.py."""
+"""What the widgets of lesson 14 must show, worked out token by token. See widget_numbers.py."""
+
+import torch
+
+import qwenlab
+
+COUNTED = {
+    "answers only": ("answer",),
+    "all but pads": ("prompt", "answer"),
+    "everything": ("prompt", "answer", "pad"),
+}
+
+
+def heard(state, rows):
+    """What the loss hears of each kind; then the tokens, from three before the shortest prompt's
+    end. rows: (ids, prompt's length) of each."""
+    model, tokenizer = qwenlab.load("tiny-base", dtype="float32")
+    width = max(len(ids) for ids, _ in rows)
+    first = min(prompt for _, prompt in rows) - 3
+    losses = {"prompt": [], "answer": [], "pad": []}
+    cells = []
+    for ids, prompt in rows:
+        kinds = ["prompt"] * prompt + ["answer"] * (len(ids) - prompt)
+        kinds += ["pad"] * (width - len(ids))
+        padded = [*ids, *[tokenizer.pad_id] * (width - len(ids))]
+        with torch.no_grad():
+            chances = model(torch.tensor([padded]))[0].log_softmax(-1)
+        words = []
+        for place, (token_id, kind) in enumerate(zip(padded, kinds, strict=True)):
+            if place:
+                losses[kind].append(-chances[place - 1, token_id].item())
+            text = tokenizer.decode([token_id]).replace("\n", "⏎").replace(" ", "␣")
+            stop = "stop" if token_id in model.stop_ids else text
+            words.append("pad" if kind == "pad" else stop)
+        cells.append(words[first:])
+    counted = COUNTED[state["counts"]]
+    total = sum(sum(losses[kind]) for kind in counted)
+    lines = []
+    for kind, values in losses.items():
+        mine = values if kind in counted else []
+        lines.append([f"{len(mine)}", f"{100 * sum(mine) / total:.0f}%"])
+    return [lines, cells]
+
 
 ROWS = {  # prompt and answer tokens of A, B and C
     "even": [(4, 12), (4, 12), (4, 12)],

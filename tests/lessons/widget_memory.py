@@ -54,7 +54,8 @@ STORY = ["Ann red", "Bob green", "Cy blue", "Ann green", "Bob green"]
 def table(state):
     """The table faded, and what follows.
 
-    What it says, should say, and what is made good of the gap; the table after; everybody asked.
+    What it holds, should hold, and what is made good of the gap; the table after, above what
+    everybody reads from it.
     """
     decay = float(state["decay"])
     beta = float(state["beta"])
@@ -69,7 +70,7 @@ def table(state):
             [x + weight * y for x, y in zip(line, gap, strict=True)]
             for line, weight in zip(faded, KEYS[name], strict=True)
         ]
-    return [faded, [said, wanted, gap], new, [ask(new, key) for key in KEYS.values()]]
+    return [faded, [said, wanted, gap], [*new, *(ask(new, key) for key in KEYS.values())]]
 
 
 def ask(lines, key):

@@ -1,9 +1,13 @@
-"""What the widget of lesson 13 must show, worked out again by plain loops from the stored file."""
+"""What the widgets of lesson 13 must show, worked out again by plain loops: from the model's own
+rollouts, and from the stored file."""
 
 import json
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
+
+import qwenlab
+from qwenlab.evaluation import extract_answer, grade, load_problems, problem_prompts
 
 FILE = Path(__file__).parents[2] / "src" / "qwenlab" / "teach" / "stored" / "grpo.json"
 NAMES = {
@@ -59,3 +63,42 @@ def training(state):
                 line = lines.setdefault(step, [""] * len(runs()))
                 line[column] = written(exact_mean(values[i] for i in here))
     return [[[written(step), *lines[step]] for step in sorted(lines)]]
+
+
+@cache
+def rewards():
+    """Of eight answers to each of eight problems: a group a row."""
+    model, tokenizer = qwenlab.load("tiny-base", dtype="float32")
+    problems = load_problems("tiny-train", 8)
+    groups = []
+    for problem in problems:
+        result = qwenlab.generate(
+            model,
+            problem_prompts(tokenizer, [problem]),
+            n=8,
+            temperature=1.0,
+            max_new_tokens=72,
+            seed=[problem.number],
+        )
+        texts = [tokenizer.decode(ids) for ids in result.token_ids]
+        groups.append([int(grade(extract_answer(text), problem.answer)) for text in texts])
+    return groups
+
+
+def deviation(values):
+    """Of a sample."""
+    mean = sum(values) / len(values)
+    return (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
+
+
+def groups(state):
+    """Two tables: the rewards, and the advantages that they become."""
+    some = [group[: int(state["answers"])] for group in rewards()]
+    every = [reward for group in some for reward in group]
+    advantages = []
+    for group in some:
+        others = group if state["compared with"] == "its own group" else every
+        mean = sum(others) / len(others)
+        scale = deviation(others) + 1e-4
+        advantages.append([(reward - mean) / scale for reward in group])
+    return [some, advantages]

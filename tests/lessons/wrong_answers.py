@@ -5,10 +5,7 @@ there. These here break a rule (a type, a shape), or give the same as a mistake 
 first fail. Each stands in one place: test_exercises.py sees to that.
 """
 
-import math
-
 import torch
-from torch import Tensor
 
 from qwenlab import combined_mask, left_pad, position_ids
 from qwenlab.exercises.lesson_01 import bytes_per_step
@@ -18,8 +15,8 @@ from qwenlab.exercises.lesson_06 import scatter_back, survivors
 from qwenlab.exercises.lesson_08 import prefill_tokens, repeat_rows
 from qwenlab.exercises.lesson_09 import delta_step, state_bytes
 from qwenlab.exercises.lesson_11 import last_box
-from qwenlab.exercises.lesson_13 import average_loss, completion_mask
-from qwenlab.exercises.lesson_14 import answer_mask, token_mean
+from qwenlab.exercises.lesson_13 import average_loss, completion_mask, silent_groups
+from qwenlab.exercises.lesson_14 import part_factors, turn_mask
 
 # --- Lesson 01 ---
 
@@ -200,36 +197,8 @@ def with_the_box_itself(text):
 # --- Lesson 13 ---
 
 
-def deviation_of(group: Tensor, divisor: int) -> float:
-    return math.sqrt((group - group.mean()).square().sum() / max(1, divisor))
-
-
-def by_group(scale):
-    """Advantages group by group: 0 where all agree, else (reward - mean) / scale(group)."""
-
-    def advantages(rewards: Tensor) -> Tensor:
-        groups = []
-        for group in rewards:
-            agree = bool(group.min() == group.max())
-            groups.append(group * 0 if agree else (group - group.mean()) / scale(group))
-        return torch.stack(groups)
-
-    return advantages
-
-
-biased = by_group(lambda group: deviation_of(group, len(group)) + 1e-4)
-by_variance = by_group(lambda group: deviation_of(group, len(group) - 1) ** 2 + 1e-4)
-
-
-def mean_of_the_batch(rewards):
-    scales = [deviation_of(group, len(group) - 1) + 1e-4 for group in rewards]
-    return (rewards - rewards.mean()) / torch.tensor(scales)[:, None]
-
-
-def nan_where_one_answers(rewards):
-    if rewards.shape[1] == 1:
-        return torch.full_like(rewards, math.nan)
-    return (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)
+def in_per_cent(rates, n):
+    return 100 * silent_groups(rates, n)
 
 
 def a_mask_of_numbers(ids, width, stop_ids):
@@ -243,19 +212,12 @@ def one_weight(*given):
 # --- Lesson 14 ---
 
 
-def targets_as_numbers(*given):
-    return answer_mask(*given).long()
+def turns_as_numbers(turns):
+    return turn_mask(turns).long()
 
 
-def means_weighted_by_counts(losses, masks):
-    counts = torch.tensor([float(mask.sum()) for mask in masks])
-    pairs = zip(losses, masks, strict=True)
-    means = torch.tensor([float(loss[mask].mean()) for loss, mask in pairs])
-    return means * counts / counts.sum()
-
-
-def one_number(losses, masks):
-    return token_mean(losses, masks).sum()
+def one_factor(counts):
+    return part_factors(counts).sum()
 
 
 ANSWERS = {
@@ -295,14 +257,9 @@ ANSWERS = {
         keeps_an_open_box: "whatever it holds so far",
         with_the_box_itself: "between the braces",
     },
-    "group-advantages": {
-        biased: "divides by n - 1",
-        mean_of_the_batch: "for being easy",
-        by_variance: "the variance",
-        nan_where_one_answers: "NaN",
-    },
+    "silent-groups": {in_per_cent: "from 0 to 1"},
     "completion-mask": {a_mask_of_numbers: "the mask is bool"},
     "average-loss": {one_weight: "one weight per token"},
-    "answer-mask": {targets_as_numbers: "of dtype bool"},
-    "token-mean": {means_weighted_by_counts: "adds 0", one_number: "one number per micro-batch"},
+    "turn-mask": {turns_as_numbers: "of dtype bool"},
+    "part-factors": {one_factor: "one factor per micro-batch"},
 }

@@ -106,6 +106,68 @@ def test_a_pipeline_answers_a_list_one_by_one_unless_it_has_a_batch_size(model, 
     assert rows == [4]
 
 
+def test_the_chat_template_takes_no_padding_side_and_does_not_say_so(recwarn):
+    tokenizer = small_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    chats = [[{"role": "user", "content": text}] for text in ("5 6", "7 8 9 10")]
+
+    def first_mask(**options) -> list[int]:
+        return tokenizer.apply_chat_template(chats, padding=True, **options)["attention_mask"][0]
+
+    tokenizer.padding_side = "right"
+    assert (first_mask(padding_side="left")[0], first_mask(padding_side="left")[-1]) == (1, 0)
+    tokenizer.padding_side = "left"
+    assert (first_mask()[0], first_mask()[-1]) == (0, 1)
+    assert len(recwarn) == 0
+
+
+def test_generate_counts_real_tokens_and_a_call_of_the_model_counts_columns(model, monkeypatch):
+    positions = []
+    rotary = model.model.rotary_emb.forward
+
+    def noted(x, position_ids):
+        positions.append(position_ids.tolist())
+        return rotary(x, position_ids)
+
+    monkeypatch.setattr(model.model.rotary_emb, "forward", noted)
+    columns = list(range(len(LONG)))
+    model(torch.tensor(LEFT), attention_mask=torch.tensor(LEFT_MASK))
+    assert positions.pop() == [columns]
+    generated(model, LEFT, LEFT_MASK)
+    assert positions[0] == [[0] * GAP + columns[: len(SHORT)], columns]
+
+
+def own_loop(model, grow) -> list[list[int]]:
+    """Cached steps by hand; grow(mask) is the mask of a step after that of the step before."""
+    ids, mask = torch.tensor(LEFT), torch.tensor(LEFT_MASK)
+    cache = transformers.DynamicCache()
+    answers = []
+    with torch.no_grad():
+        for _ in range(NEW):
+            ids = model(ids, attention_mask=mask, cache=cache).logits[:, -1:].argmax(-1)
+            answers.append(ids)
+            mask = grow(mask)
+    return torch.cat(answers, dim=1).tolist()
+
+
+def test_a_loop_of_ones_own_needs_the_mask_of_all_keys_at_every_step(model):
+    short, long = own_loop(
+        model, lambda mask: torch.cat([mask, torch.ones(2, 1, dtype=torch.int64)], dim=1)
+    )
+    forgot, unpadded = own_loop(model, lambda mask: None)
+    assert forgot[0] == short[0] and forgot != short
+    assert unpadded == long
+
+
+def test_a_cache_loses_the_rows_that_are_not_selected(model):
+    cache = transformers.DynamicCache()
+    with torch.no_grad():
+        model(torch.tensor(LEFT), attention_mask=torch.tensor(LEFT_MASK), cache=cache)
+    keys = cache.layers[0].keys.clone()
+    cache.batch_select_indices(torch.tensor([1]))
+    assert torch.equal(cache.layers[0].keys, keys[1:])
+
+
 def small_tokenizer():
     from tokenizers import Tokenizer, models, pre_tokenizers
 

@@ -84,7 +84,7 @@ def test_a_screen_reader_hears_the_question_and_what_a_choice_does(chromium, add
 def test_the_built_page_for_teachers_has_every_answer():
     built_pages()
     html = (SITE / "book" / "teach.html").read_text(encoding="utf-8")
-    table = BeautifulSoup(html, "html.parser").find(class_="qwl-answers").table
+    table = BeautifulSoup(html, "html.parser").find(class_="qwl-answer-key").table
     shown = [[cell.text for cell in row.find_all(["th", "td"])] for row in table.tbody("tr")]
     due = []
     for path in NOTEBOOKS:

@@ -173,6 +173,25 @@ def test_each_slot_reads_or_copies_what_the_library_s_slot_does(open_widget, tin
     assert f"{once} · n times: {n} × {length} = {n * length}" in counts
 
 
+def test_how_many_tokens_are_read_is_shown_once_somebody_has_read(open_widget):
+    page = open_widget("answers")
+    counts = page.locator(".qwl-counts")
+    assert counts.inner_text() == "read once: ? · n times: ?"
+    press(page, "Step ▶")
+    assert re.fullmatch(r"read once: [\d +=]+ · n times: \?", counts.inner_text())
+    choose(page, "each")
+    press(page, "Step ▶")
+    assert "?" not in counts.inner_text()
+    slide(page, "answers", 3)
+    assert counts.inner_text() == "read once: ? · n times: ?"
+
+
+def test_the_tokens_of_the_prompt_are_equally_wide(open_widget):
+    cells = open_widget("answers").locator("tbody tr:first-child td")
+    widths = cells.evaluate_all("cells => cells.map((cell) => cell.clientWidth)")
+    assert max(widths) < 2 * min(widths)
+
+
 def test_sampled_answers_are_the_same_ids_read_once_or_n_times(open_widget, tiny):
     page = open_widget("answers")
     found = {}

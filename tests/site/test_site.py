@@ -99,7 +99,7 @@ def test_a_good_cell_passes_and_launch_addresses_are_notebooks(tmp_path):
     )
     lesson = (tmp_path / "_build" / "html" / "notebooks" / "01-one-cell.html").read_text("utf-8")
     assert "One by one" in lesson and "Hide: One by one" in lesson
-    assert "Show code cell source" not in lesson  # a folded cell is announced by its title
+    assert "Show code cell" not in lesson  # a folded cell is announced by its title
 
     assert (tmp_path / "notebooks" / "01-one-cell.ipynb").is_file()
     edit = "https://github.com/someone/qwenlab/edit/main/notebooks/01-one-cell.ipynb"

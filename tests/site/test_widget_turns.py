@@ -30,7 +30,7 @@ def names():
     """What the lesson's first cells and its plain code define, and the widget's options."""
     recorded = {}
     found = {"record": lambda name, **options: recorded.update(options)}
-    wanted = ("load", "hero", "talks", "plain-linear", "plain-attention", "plain-model")
+    wanted = ("load", "hero", "plain-parts", "plain-linear", "plain-attention", "plain-model")
     for cell in wanted:
         source = code_cells(LESSON)[cell]
         exec(source.replace('page_model("tiny-hybrid").widget(', "record("), found)

@@ -1,6 +1,7 @@
 """teach.quiz: one question as HTML without a script, and a teacher's table of the answers."""
 
 import json
+import re
 from collections import Counter
 
 import nbformat
@@ -9,6 +10,8 @@ from bs4 import BeautifulSoup
 from executed import NOTEBOOKS
 
 from qwenlab.teach import quiz
+from qwenlab.teach.in_page import FOLDER
+from qwenlab.teach.palette import STYLE
 from qwenlab.teach.questions import answer_table, questions_of
 
 RIGHT = ("On the left.", "Its last column is real in every row, so `logits[:, -1]` is.")
@@ -136,3 +139,10 @@ def test_every_question_of_the_course_can_be_read():
     for path in NOTEBOOKS:
         for question in questions_of(path):
             assert question.question.endswith("?"), path.name
+
+
+def test_the_style_of_pages_names_no_widget_s_class():
+    """What styles the table of answers would stretch the cells of a widget with its class."""
+    scripts = "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("widget_*.js"))
+    widgets = set(re.findall(r'stage\.root\.classList\.add\("([\w-]+)"\)', scripts))
+    assert widgets and not widgets & set(re.findall(r"\.(qwl-[\w-]+)", STYLE))

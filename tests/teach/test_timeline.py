@@ -182,10 +182,10 @@ def test_the_figure_is_small_and_carries_the_legend():
             "step 0, slot 1 is 'sleep', expected one of prefill, decode, wasted, idle",
         ),
         (dict(run=EVENTS, by="row"), "by is 'row'"),
-        (dict(run=EVENTS, names="AB"), "names has 2 entries, the events need number 2"),
+        (dict(run=EVENTS, names="AB"), "names has 2 entries, none for number 2"),
         (
             dict(run=EVENTS, sampled=[["x"], [], []]),
-            r"sampled\[1\] has 0 entries, the events need number 0",
+            r"sampled\[1\] has 0 entries, none for number 0",
         ),
     ],
 )

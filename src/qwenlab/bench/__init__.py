@@ -1,17 +1,20 @@
 """Measuring speed and memory, and the best that the machine could do."""
 
 from qwenlab.bench.beside import Peers, peers
+from qwenlab.bench.memory import MemoryPlan, memory_plan
 from qwenlab.bench.roofline import Machine, decode_bound, measure_machine
 from qwenlab.bench.sweeps import Sweep, sweep
 from qwenlab.bench.workloads import compare_workloads
 
 __all__ = [
     "Machine",
+    "MemoryPlan",
     "Peers",
     "Sweep",
     "compare_workloads",
     "decode_bound",
     "measure_machine",
+    "memory_plan",
     "peers",
     "sweep",
 ]

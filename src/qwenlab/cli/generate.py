@@ -40,6 +40,13 @@ def generate(
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue the bare text, without a chat template.")
     ] = False,
+    invariant: Annotated[
+        bool,
+        typer.Option(
+            "--invariant",
+            help="The same bits for a prompt in any batch, on this machine. Slower; for CPUs.",
+        ),
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(help="Write the completions to this .jsonl file instead of showing them."),
@@ -69,6 +76,7 @@ def generate(
     ids = prompt_file.encode_prompts(prompts, file, tokenizer, limit, thinking=thinking, raw=raw)
     introduce(model, network, count(ids, "prompt"), wanted.use(network, min(slots, len(ids))))
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    sampling["invariant"] = invariant
     common = sampling | {"slots": slots, "max_new_tokens": max_new_tokens, "progress": True}
     if check_alone:  # a process's first steps are slow; don't count them against the batch
         qwenlab.generate(network, ids[:1], slots=slots, max_new_tokens=2, **sampling)

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qwenlab.engine.footprint import CHUNK
+from qwenlab.engine.invariant import WIDTH, InvariantRunner, check_invariant, whole_multiple
 from qwenlab.engine.prompts import new_request
 from qwenlab.engine.request import Request, RequestOutput, SamplingParams
 from qwenlab.engine.results import Stats
@@ -60,8 +62,9 @@ class Engine:
     strategy and sampler are those of `generate`; strategies other than "continuous" prefill prompts
     whole. With a `state` of the caller's, request i runs in slot i: what the slot holds already is
     the beginning of the prompt and isn't prefilled again. `stats` counts from the start; unless the
-    caller passes its own, it has the events of the last 128 steps. Raises ValueError naming the
-    option and what was expected.
+    caller passes its own, it has the events of the last 128 steps. `invariant` is explained at
+    `generate`; `chunk` is then rounded up to a multiple of 64, and a `state` is refused. Raises
+    ValueError naming the option and what was expected.
     """
 
     def __init__(
@@ -69,12 +72,13 @@ class Engine:
         model: Model,
         slots: int = 64,
         token_budget: int | None = None,
-        chunk: int = 256,
+        chunk: int = CHUNK,
         *,
         strategy: str = "continuous",
         sampler: Callable | None = None,
         state: State | None = None,
         stats: Stats | None = None,
+        invariant: bool = False,
     ) -> None:
         if strategy not in POLICIES:
             known = ", ".join(POLICIES)
@@ -95,11 +99,15 @@ class Engine:
                 )
         if not policy.admits_while_running:
             chunk = model.config.max_position_embeddings
+        if invariant:
+            check_invariant(model, state is not None)
+            chunk = whole_multiple(chunk, WIDTH)
         slots = min(slots, policy.max_slots or slots)
         self.model = model
+        self.invariant = invariant
         self.sampler = checked(sampler) if sampler else sample
         self.scheduler = Scheduler(slots, strategy, token_budget, chunk, pinned=state is not None)
-        self.runner = Runner(model, slots, state)
+        self.runner = InvariantRunner(model, slots) if invariant else Runner(model, slots, state)
         self.stats = Stats(plans=deque(maxlen=KEPT_STEPS)) if stats is None else stats
         self.began = perf_counter()
         self.stepping = False  # True while a step runs
@@ -300,7 +308,8 @@ class Engine:
         if self.scheduler.pinned:
             raise ValueError("resize can't change the slots of a caller's own state")
         self.scheduler.resize(slots)
-        self.runner = Runner(self.model, slots)
+        kind = InvariantRunner if self.invariant else Runner
+        self.runner = kind(self.model, slots)
 
     # --- Refusals ----------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from tqdm import tqdm
 
 from qwenlab.engine.engine import Engine
+from qwenlab.engine.invariant import WIDTH
 from qwenlab.engine.prefix import share
 from qwenlab.engine.prompts import make_requests
 from qwenlab.engine.request import RequestOutput
@@ -33,6 +34,7 @@ def generate(
     on_token: Callable[[int, int], None] | None = None,
     on_finish: Callable[[RequestOutput], None] | None = None,
     progress: bool = False,
+    invariant: bool = False,
 ) -> Result:
     """Answers `prompts` (lists of token ids), at most `slots` at once.
 
@@ -50,6 +52,13 @@ def generate(
     are in the order of `prompts`. shared_prefix: None reads a prompt once for its n answers, True
     also the beginning that all prompts have in common, False shares nothing.
 
+    invariant=True makes a row's logits bit-identical to those of generate(model, [prompt],
+    invariant=True), whatever its slot, its neighbours, when they join, how the prompt is cut and
+    how much the state has room for; `slots` and strategy may differ too. What must be the same:
+    model, dtype, machine, number of threads and PyTorch version. It is for CPUs, and slower, since
+    every pass has a fixed shape: a short batch decodes in the time of 16 rows. Refused where it
+    can't be had: see `qwenlab.engine.invariant`.
+
     `on_token(i, token_id)` is called for every id but a stop id. If it raises, request i ends with
     finish_reason "error" and a warning, as does a request whose logits are NaN. Otherwise an answer
     ends with "stop" or "length"; prompt and answer together stay within
@@ -57,6 +66,8 @@ def generate(
     so does `generate`. Raises ValueError naming the prompt or option and what was expected.
     """
     whole(slots, "slots", 1)
+    if shared_prefix is not None and not isinstance(shared_prefix, bool):
+        raise ValueError(f"shared_prefix is {shared_prefix!r}, expected None, True or False")
     requests = make_requests(
         model,
         prompts,
@@ -72,9 +83,11 @@ def generate(
     )
     slots = min(slots, max(1, len(requests)))
     stats = Stats(prompts=len(prompts))  # with the events of every step
-    engine = Engine(model, slots, strategy=strategy, sampler=sampler, stats=stats)
+    engine = Engine(
+        model, slots, strategy=strategy, sampler=sampler, stats=stats, invariant=invariant
+    )
     if shared_prefix is not False:
-        share(requests, n, everybody=shared_prefix is True)
+        share(requests, n, everybody=shared_prefix is True, unit=WIDTH if invariant else 1)
     queue = requests
     if sort_by_length:
         queue = sorted(requests, key=lambda request: len(request.prompt))

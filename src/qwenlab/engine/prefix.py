@@ -24,18 +24,22 @@ class Prefix:
         request.prefixes.remove(self)
 
 
-def share(requests: list[Request], n: int, everybody: bool = False) -> None:
+def share(requests: list[Request], n: int, everybody: bool = False, unit: int = 1) -> None:
     """Lets the n samples of each prompt share it, and, if `everybody`, all prompts their beginning.
 
-    Sample k of prompt i is requests[i * n + k]. Each request still prefills at least the last token
-    of its prompt itself, for the logits after it.
+    What is shared is a multiple of `unit` tokens. Sample k of prompt i is requests[i * n + k]. Each
+    request still prefills at least the last token of its prompt itself, for the logits after it.
     """
     groups = [requests[i : i + n] for i in range(0, len(requests), n)]
     if everybody:
         groups.append(requests)  # last, so that a request's prefixes get shorter along its list
     for group in groups:
         users = [request for request in group if request.max_tokens]  # the others never prefill
-        if len(users) > 1 and (length := common_length(users)):
+        if len(users) < 2:
+            continue
+        length = common_length(users)
+        length -= length % unit
+        if length > 0:
             Prefix(length, users)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from qwenlab.engine.padding import right_pad
 from qwenlab.engine.prefix import Prefix
 from qwenlab.engine.request import Request
-from qwenlab.engine.step_plan import StepPlan
+from qwenlab.engine.step_plan import Prefill, StepPlan
 from qwenlab.model.batch import ForwardBatch
 from qwenlab.model.model import Model
 from qwenlab.model.state import State
@@ -91,21 +91,23 @@ class Runner:
     def prefill(self, plan: StepPlan) -> Tensor | None:
         """Computes each row's next tokens. Returns logits (R, V) of the rows at their text's end,
         None if there are none."""
-        pieces = []
-        slots = []
-        at_end = []  # rows
-        for row, (request, slot, start, end) in enumerate(plan.prefill):
-            pieces.append(tokens(request, start, end))
-            slots.append(slot)
-            if end == request.num_tokens:
-                at_end.append(row)
-        input_ids = right_pad(pieces).to(self.model.device)
-        logits = self.compute(input_ids, list(map(len, pieces)), as_range(slots))
+        logits = self.read(plan.prefill)
         for slot, prefix in plan.saves:
             self.saved[prefix] = self.state.select([slot])
-        if len(at_end) == len(pieces):
+        at_end = []  # rows
+        for row, (request, _, _, end) in enumerate(plan.prefill):
+            if end == request.num_tokens:
+                at_end.append(row)
+        if len(at_end) == len(plan.prefill):
             return logits
         return logits[torch.tensor(at_end, device=logits.device)] if at_end else None
+
+    def read(self, rows: Sequence[Prefill]) -> Tensor:
+        """Computes each row's piece of text. Returns logits (R, V) after the last token of each."""
+        pieces = [tokens(row.request, row.start, row.end) for row in rows]
+        slots = as_range([row.slot for row in rows])
+        input_ids = right_pad(pieces).to(self.model.device)
+        return self.compute(input_ids, list(map(len, pieces)), slots)
 
     def compute(self, input_ids: Tensor, num_tokens: list[int], slots: Sequence[int]) -> Tensor:
         batch = ForwardBatch.from_lengths(input_ids, num_tokens, self.state, slots)

@@ -9,6 +9,7 @@ import psutil
 import torch
 
 from qwenlab.engine.engine import Engine
+from qwenlab.engine.footprint import bytes_per_row
 from qwenlab.engine.generation import ended
 from qwenlab.engine.prefix import share
 from qwenlab.engine.request import Request, RequestOutput
@@ -16,7 +17,7 @@ from qwenlab.engine.results import Stats
 from qwenlab.model.model import Model
 
 MOST_ROWS = 256  # more rows are hardly faster
-CHUNK = 256  # prompt tokens that are prefilled per row and step
+FREE_SHARE = 0.8  # of the free memory that is planned with; the rest is for others
 logger = logging.getLogger(__name__)
 
 
@@ -32,7 +33,7 @@ def run_requests(
     """
     if not requests:
         return
-    engine = Engine(model, min(rows, len(requests)), chunk=CHUNK, strategy=strategy, stats=stats)
+    engine = Engine(model, min(rows, len(requests)), strategy=strategy, stats=stats)
     for _, group in groupby(requests, key=lambda request: request.index // samples):
         share(list(group), samples)
     for request in requests:
@@ -65,20 +66,14 @@ def halve(engine: Engine) -> None:
 def rows_that_fit(model: Model, requests: list[Request]) -> int:
     """How many of the requests can run at once in the memory that is free now: 1 to 256. Logs it.
 
-    A cautious estimate, which uses four fifths of that memory. A row counts three times its state
-    at full length (the state grows by doubling, while the old one still exists), the activations of
-    one layer during prefill, and its logits with what sampling derives from them.
+    Four fifths of that memory are divided by what the longest request takes at its worst moment, a
+    bound for prompts of any length (`qwenlab.engine.footprint`, as for `bench.memory_plan`).
     """
-    config = model.config
     longest = max(len(request.prompt) + request.max_tokens for request in requests)
-    first_token = model.new_state(1, capacity=1).nbytes
-    per_token = model.new_state(1, capacity=2).nbytes - first_token
-    state = first_token + (longest - 1) * per_token
-    features = 4 * config.hidden_size + 3 * config.intermediate_size
-    activations = min(CHUNK, longest) * features * model.dtype.itemsize
-    row = 3 * state + activations + 16 * config.vocab_size
+    draws = any(request.params.temperature > 0 for request in requests)
+    row = bytes_per_row(model.config, model.dtype, max(longest, 2), draws=draws).peak
     free = free_memory(model.device)
-    rows = max(1, min(MOST_ROWS, len(requests), int(0.8 * free / row)))
+    rows = max(1, min(MOST_ROWS, len(requests), int(FREE_SHARE * free / row)))
     each = f"up to {row / 2**20:.1f} MiB each, {free / 2**20:.0f} MiB free"
     logger.info(f"batch size {rows}: {each}")
     return rows

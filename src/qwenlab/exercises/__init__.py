@@ -45,8 +45,8 @@ LESSONS = {
     10: ("hide-gates", "next-window", "next-positions"),
     11: ("last-box", "won-and-lost", "problems-needed"),
     12: ("vote-chance", "vote-decided"),
-    13: ("group-advantages", "completion-mask", "average-loss"),
-    14: ("answer-mask", "truncate", "token-mean"),
+    13: ("silent-groups", "completion-mask", "average-loss"),
+    14: ("turn-mask", "truncate", "part-factors"),
 }
 
 

@@ -33,7 +33,7 @@ def _parts(config: dict, context: int) -> tuple[int, int, int]:
 
 
 def _shapes() -> Cases:
-    shape = dict(vocab_size=10, hidden_size=8, intermediate_size=12, num_hidden_layers=3)
+    shape = dict(vocab_size=10, hidden_size=12, intermediate_size=20, num_hidden_layers=3)
     shape |= dict(num_attention_heads=4, num_key_value_heads=2, head_dim=4)
     yield "one row without a context", (shape, 1, 0, 4)
     yield "one row with a context", (shape, 1, 5, 4)
@@ -65,9 +65,21 @@ def _every_head(cached: int, config: dict) -> int:
     return cached * config["num_attention_heads"] // config["num_key_value_heads"]
 
 
+def _hidden_wide(cached: int, config: dict) -> int:
+    return cached * config["hidden_size"] // (config["num_key_value_heads"] * config["head_dim"])
+
+
 def _wide_projections(config: dict, rows: int, context: int, size: int) -> int:
     layers, head, _ = _parts({**config, "num_key_value_heads": config["num_attention_heads"]}, 0)
     return size * (layers + head + rows * _parts(config, context)[2])
+
+
+def _square(config: dict, rows: int, context: int, size: int) -> int:
+    """Four attention matrices of hidden_size x hidden_size."""
+    hidden = config["hidden_size"]
+    layer = 4 * hidden * hidden + 3 * hidden * config["intermediate_size"]
+    _, head, cached = _parts(config, context)
+    return size * (config["num_hidden_layers"] * layer + head + rows * cached)
 
 
 _KEY_HEADS_HINT = (
@@ -109,6 +121,11 @@ EXERCISES["bytes-per-step"] = Exercise(
         (_shaped(lambda of: {"num_key_value_heads": of["num_attention_heads"]}), _KEY_HEADS_HINT),
         (_wide_projections, _KEY_HEADS_HINT),
         (
+            _square,
+            "the attention's matrices are not square. One side is hidden_size, the other is "
+            "head_dim times the number of heads.",
+        ),
+        (
             _shaped(lambda of: {"head_dim": of["hidden_size"] // of["num_attention_heads"]}),
             "head_dim is an entry of its own: in Qwen3 it is not hidden_size // "
             "num_attention_heads.",
@@ -116,6 +133,19 @@ EXERCISES["bytes-per-step"] = Exercise(
         (
             _counted(lambda w, h, c, rows, of: w + h + rows * c // of["num_hidden_layers"]),
             "keys and values of one layer only. Each layer has its own.",
+        ),
+        (
+            _counted(lambda w, h, c, rows, of: w + h + rows * _hidden_wide(c, of)),
+            "you kept keys and values as wide as hidden_size. Each token keeps num_key_value_heads "
+            "* head_dim numbers of either.",
+        ),
+        (
+            _counted(lambda w, h, c, rows, of: w // of["num_hidden_layers"] + h + rows * c),
+            "the matrices of one layer only. Each layer has its own.",
+        ),
+        (
+            _counted(lambda w, h, c, rows, of: w + of["num_hidden_layers"] * h + rows * c),
+            "you counted the head in every layer. It comes once, after the last of them.",
         ),
         (
             _counted(lambda w, h, c, rows, _: w + rows * c),
@@ -130,7 +160,8 @@ EXERCISES["bytes-per-step"] = Exercise(
         (
             "bytes",
             lambda _: (
-                "count the matrices of a layer: q, k, v, o, gate, up, down. Then head and cache."
+                "count the matrices of a layer: q, k, v, o, gate, up, down, each with the shape "
+                "that config gives it. Then head and cache."
             ),
         ),
     ),
@@ -170,6 +201,11 @@ def _machines() -> Cases:
         yield "random machines", (weights, cached, size, bandwidth, bandwidth * 2**intensity)
 
 
+def _searched(*given: float) -> float:
+    rows = bend(*given)
+    return rows if rows <= 100 else math.inf
+
+
 def _signed(weights: int, cached: int, size: int, bandwidth: float, flops: float) -> float:
     gained = 2 * weights / flops - size * cached / bandwidth
     return size * weights / bandwidth / gained if gained else math.inf
@@ -181,12 +217,20 @@ EXERCISES["batch-where-it-bends"] = Exercise(
     cases=_machines,
     mistakes=(
         (
+            _searched,
+            "the lines do meet, at more rows than you tried. Solve the equation for the rows.",
+        ),
+        (
             lambda *given: bend(*given, operations=1),
             "a weight costs two operations: a multiplication and an addition.",
         ),
         (
             lambda w, c, size, *rates: bend(w, c, 1, *rates),
             "bandwidth counts bytes, and a number takes `size` of them.",
+        ),
+        (
+            lambda w, c, size, *rates: bend(w, c / size, size, *rates),
+            "keys and values take `size` bytes a number too.",
         ),
         (
             lambda w, c, *rest: bend(w, 0, *rest),

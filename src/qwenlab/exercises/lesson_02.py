@@ -119,6 +119,11 @@ EXERCISES["left-pad"] = Exercise(
             "in both.",
         ),
         (
+            lambda s, p: (_pads_right(s, p)[0], left_pad(s, p)[1]),
+            "the mask is right, but the ids have their pads on the right. They belong on the left "
+            "in both.",
+        ),
+        (
             _masked(lambda ids, mask, _: mask.cumsum(1) > 1),
             "off by one: the mask hides each row's first real token.",
         ),

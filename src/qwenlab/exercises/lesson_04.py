@@ -113,6 +113,8 @@ def _scores() -> Cases:
     yield "the lowest number, and such a query", (scores, _as_bias(hidden_first, LOWEST))
     finite = torch.tensor([[0.0, -1.0, -2.0], [LOWEST, 0.0, -1.0], [LOWEST, LOWEST, 0.0]])
     yield "a finite bias", (scores, finite)
+    everywhere = torch.tensor([[-1.0, -1.0, -2.0], [-9.0, -9.0, -10.0], [LOWEST, -5.0, -1.0]])
+    yield "a finite bias on every key", (scores, everywhere)
     yield "all may be seen", (scores, torch.zeros(3, 3))
     large = torch.tensor([[300.0, 299.0, 0.0], [-300.0, -300.0, -301.0]])
     yield "scores of 300", (large, torch.zeros(1, 3))

@@ -110,7 +110,8 @@ EXERCISES["decode-step"] = Exercise(
         (_step(_pad_stops, torch.logical_or), _STOP_HINT),
         (
             lambda logits, done, stop_ids, pad: decode_step(logits, done, [pad], pad),
-            "you test against pad_id. A row stops at the stop ids.",
+            "no row stops here. Test against all the stop ids, with torch.isin: `==` with a list "
+            "is never True, and pad_id is not what ends a row.",
         ),
         (_step(_pad, lambda done, stops: (done | stops).any().repeat(len(done))), _ALL_HINT),
     ),
@@ -158,6 +159,11 @@ def _before_argmax(stops: Tensor) -> Tensor:
     return torch.arange(stops.shape[1]) < stops.int().argmax(1, keepdim=True)
 
 
+def _before_argmax_or_all(stops: Tensor) -> Tensor:
+    first = stops.int().argmax(1, keepdim=True)
+    return torch.arange(stops.shape[1]) < first.masked_fill(first == 0, stops.shape[1])
+
+
 def _by_last_column(keep: Callable) -> Callable:
     """A cut that says of the last column only whether the row has stopped."""
 
@@ -192,6 +198,16 @@ EXERCISES["cut-at-stop"] = Exercise(
         (
             _cut(lambda stops: stops.cumsum(1) <= stops),
             "the stop id itself is still included. It is not part of the answer.",
+        ),
+        (
+            _cut(lambda stops: stops.cumsum(1) <= 1),
+            "you keep all that comes before the second stop id. Only before the first is the count "
+            "0.",
+        ),
+        (
+            _cut(_before_argmax_or_all),
+            "a row may begin with a stop id: its answer is empty, and argmax is rightly 0. Ask "
+            "`any` whether there is a stop id at all.",
         ),
         (
             _by_last_column(_before_argmax),

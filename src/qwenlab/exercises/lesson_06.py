@@ -91,6 +91,11 @@ EXERCISES["survivors"] = Exercise(
             "the rows are renumbered, so nothing tells which requests they belong to.",
         ),
         (
+            _of(lambda keep, left, rows, done: (torch.arange(len(keep)), rows[keep])),
+            "keep holds the places after the batch has shrunk. select needs those that the "
+            "survivors have now.",
+        ),
+        (
             _of(lambda keep, left, rows, done: (keep, rows[: len(keep)])),
             "you cut rows off at the end. The rows that leave may be anywhere.",
         ),
@@ -272,12 +277,21 @@ def _full_batches(lengths: list[int], slots: int, leave: bool) -> Counts:
     return row_steps(lengths[:full], slots, leave)
 
 
+def _without_prefill(lengths: list[int], slots: int, leave: bool) -> Counts:
+    steps, *counts = row_steps(lengths, slots, leave)
+    return (steps - len(_cut(lengths, slots)), *counts)
+
+
 def _wasted_twice(lengths: list[int], slots: int, leave: bool) -> Counts:
     steps, real, wasted, _ = row_steps(lengths, slots, leave)
     return steps, real, wasted, steps * slots - real
 
 
 _JOINED = "you admitted the next row at once. Here a batch must end before the next one begins."
+
+_MORE_THAN_FIT = (
+    "you ran all rows at once. Only `slots` of them fit: the others form the next batch."
+)
 
 EXERCISES["row-steps"] = Exercise(
     row_steps,
@@ -296,7 +310,11 @@ EXERCISES["row-steps"] = Exercise(
         (_at_once, _JOINED),
         (
             _one_batch,
-            "you ran all rows at once. Only `slots` of them fit: the others form the next batch.",
+            _MORE_THAN_FIT,
+        ),
+        (
+            lambda lengths, slots, leave: _of_one_kind(max(lengths), slots, lengths, leave),
+            _MORE_THAN_FIT,
         ),
         (
             lambda lengths, slots, leave: row_steps(sorted(lengths), slots, leave),
@@ -324,6 +342,11 @@ EXERCISES["row-steps"] = Exercise(
             lambda lengths, *rest: row_steps([length - 1 for length in lengths], *rest),
             "the lengths include the stop id, and the step that samples it is computed. Subtract "
             "nothing.",
+        ),
+        (
+            _without_prefill,
+            "the prefill is a step too, and it yields a token. A batch takes as many steps as its "
+            "longest row has tokens.",
         ),
         (
             _wasted_twice,

@@ -1,5 +1,6 @@
 """The exercises of lesson 07: schedule-steps, admit and next-chunk."""
 
+import math
 import random
 from collections.abc import Callable
 
@@ -88,6 +89,13 @@ EXERCISES["schedule-steps"] = Exercise(
         (
             lambda lengths, slots: (max(lengths), continuous_steps(lengths, slots)),
             "a batch holds `slots` requests.",
+        ),
+        (
+            lambda lengths, slots: (
+                max(lengths) * math.ceil(len(lengths) / slots),
+                continuous_steps(lengths, slots),
+            ),
+            "each batch ends with its own longest answer, not with the longest of all.",
         ),
         (
             lambda lengths, slots: schedule_steps(_shifted(lengths, -1), slots),

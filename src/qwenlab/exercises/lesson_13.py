@@ -1,4 +1,4 @@
-"""The exercises of lesson 13: group-advantages, completion-mask and average-loss."""
+"""The exercises of lesson 13: silent-groups, completion-mask and average-loss."""
 
 import random
 from collections.abc import Callable
@@ -11,116 +11,85 @@ from qwenlab.training import objective
 
 EXERCISES: dict[str, Exercise] = {}
 
-# --- group-advantages: rewards (P, N) -> advantages (P, N) ---
+# --- silent-groups: (rates, n) -> the share of silent groups ---
 
 
-def _rewards() -> Cases:
-    yield "a hard problem", (torch.tensor([[1.0, 0, 0, 0]]),)
-    yield "a hard and an easy problem", (torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 1]]),)
-    yield "groups of one answer", (torch.tensor([[1.0], [0.0]]),)
-    yield "rewards that aren't 0 or 1", (torch.tensor([[0.35] * 7 + [0.95], [0.1] * 8]),)
+def silent_groups(rates: list[float], n: int) -> float:
+    """The share of groups of n answers in which all agree, on average over the problems."""
+    return sum(p**n + (1 - p) ** n for p in rates) / len(rates)
+
+
+def _rates() -> Cases:
+    yield "never solved, always solved, and in between", ([0.0, 1.0, 0.3], 3)
+    yield "a problem solved half of the time", ([0.5], 2)
+    yield "groups of three", ([0.5], 3)
+    yield "a hard problem", ([0.1], 8)
+    yield "groups of one answer", ([0.2, 0.7], 1)
+    yield "a hard and an easy problem", ([0.1, 0.9], 4)
     draw = random.Random(13)
     for _ in range(20):
-        rewards = torch.tensor(draw.choices([0.0, 0.5, 1.0], k=24))
-        rewards = rewards.view(draw.choice([2, 3, 6]), -1)  # (P, N) with P * N = 24
-        yield "random rewards", (rewards,)
+        rates = [draw.randint(0, 16) / 16 for _ in range(draw.randint(1, 6))]
+        yield "random problems", (rates, draw.choice([2, 4, 8]))
 
 
-def _measured(centre: Callable, scale: Callable) -> Callable:
-    """(reward - centre) / scale, 0 where that is no number."""
-
-    def measured(rewards: Tensor) -> Tensor:
-        return ((rewards - centre(rewards)) / scale(rewards)).nan_to_num(0, 0, 0)
-
-    return measured
+def _each(share: Callable) -> Callable:
+    """The mean over the problems of share(p, n)."""
+    return lambda rates, n: sum(share(p, n) for p in rates) / len(rates)
 
 
-def _mean(rewards: Tensor) -> Tensor:
-    return rewards.mean(1, keepdim=True)
+def _of_the_mean(rates: list[float], n: int) -> float:
+    return silent_groups([sum(rates) / len(rates)], n)
 
 
-def _deviation(rewards: Tensor, correction: int = 1) -> Tensor:
-    correction = min(correction, rewards.shape[1] - 1)
-    return rewards.std(1, correction=correction, keepdim=True) + objective.EPSILON
-
-
-def _small_epsilon(rewards: Tensor) -> Tensor:
-    apart = rewards - _mean(rewards)
-    measured = apart / (_deviation(rewards) - objective.EPSILON + 1e-8)
-    return measured.masked_fill(rewards.amin(1, keepdim=True) == rewards.amax(1, keepdim=True), 0)
-
-
-def _variance(rewards: Tensor) -> Tensor:
-    return (_deviation(rewards) - objective.EPSILON).square() + objective.EPSILON
-
-
-def _down(rewards: Tensor) -> Tensor:
-    rewards = rewards.T
-    return _measured(_mean, _deviation)(rewards).T
-
-
-EXERCISES["group-advantages"] = Exercise(
-    objective.advantages,
-    results=("advantages",),
-    cases=_rewards,
+EXERCISES["silent-groups"] = Exercise(
+    silent_groups,
+    results=("share",),
+    cases=_rates,
     mistakes=(
         (
-            _measured(_mean, lambda rewards: _deviation(rewards, 0)),
-            "your standard deviation divides by n. That of a sample divides by n - 1; otherwise "
-            "a small group looks less spread out than it is.",
+            _each(lambda p, n: p**n),
+            "you count the groups in which all are right. A group in which all are wrong is "
+            "silent too.",
         ),
         (
-            _measured(torch.mean, lambda rewards: rewards.std() + objective.EPSILON),
-            "you took the mean and standard deviation of the whole batch. Each row is a group of "
-            "its own: dim=1.",
+            _each(lambda p, n: (1 - p) ** n),
+            "you count the groups in which all are wrong. A group in which all are right is "
+            "silent too.",
         ),
         (
-            _measured(torch.mean, _deviation),
-            "you took the mean of the whole batch. An easy problem would be rewarded for being "
-            "easy.",
+            _each(lambda p, n: 1 - p**n - (1 - p) ** n),
+            "that is the share of groups that teach. The silent ones are the rest.",
         ),
         (
-            _down,
-            "you compared down the columns. A group is a row, dim=1: the answers to one problem.",
+            _of_the_mean,
+            "you took the mean of the rates first. A never solved and an always solved problem "
+            "are silent, and their mean looks like a problem that is not: take the mean last.",
         ),
         (
-            _small_epsilon,
-            f"add {objective.EPSILON:g} to the standard deviation: it keeps a group that hardly "
-            "differs from being blown up.",
+            _each(lambda p, n: p ** (n - 1) + (1 - p) ** (n - 1)),
+            "the first answer of a group counts as well: n answers agree, so the power is n.",
         ),
         (
-            _measured(_mean, torch.ones_like),
-            "you subtracted the mean but did not divide. That is Dr. GRPO's choice; here divide "
-            "by the standard deviation.",
+            _each(lambda p, n: float(p in (0.0, 1.0))),
+            "a problem that is sometimes solved has silent groups too, by chance.",
         ),
         (
-            _measured(_mean, _variance),
-            "you divided by the variance. The standard deviation is its square root.",
+            _each(lambda p, n: p**n * (1 - p) ** n),
+            "all right and all wrong exclude each other, so their chances are added.",
         ),
         (
-            _measured(torch.zeros_like, _deviation),
-            "you did not subtract the mean: every reward pushes up and none down.",
+            lambda rates, n: sum(p**n + (1 - p) ** n for p in rates),
+            "that is a sum over the problems. Divide it by their number.",
         ),
         (
-            _measured(_mean, _deviation),
-            "a zero-variance group gets exactly 0. The mean of equal numbers may be off in its "
-            "last bit, and dividing by 1e-4 makes that large: compare the lowest reward with "
-            "the highest.",
-        ),
-        (
-            lambda rewards: -objective.advantages(rewards),
-            "the sign is reversed: good answers would become rarer.",
+            _each(lambda p, n: n * (p + (1 - p))),
+            "n things that happen together: multiply their chances, do not add them.",
         ),
     ),
     rules=(
         (
-            "advantages",
-            lambda value: (
-                "NaN: you divided by a standard deviation of 0, or by that of one answer, which "
-                "is 0 / 0. Such groups get exactly 0."
-                if value.isnan().any()
-                else None
-            ),
+            "share",
+            lambda value: "a share is a number from 0 to 1." if float(value) > 1 else None,
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""The exercises of lesson 14: answer-mask, truncate and token-mean."""
+"""The exercises of lesson 14: turn-mask, truncate and part-factors."""
 
 import random
 from collections.abc import Callable
@@ -6,85 +6,80 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from qwenlab.engine.padding import right_pad
 from qwenlab.exercises import Cases, Exercise
 
 EXERCISES: dict[str, Exercise] = {}
 
 STOP = 91
-PAD = 90
 
 Trace = tuple[list[int], list[int], bool]  # prompt, answer, whether its teacher finished it
 
-# --- answer-mask: (input_ids (B, T), prompts, lengths, pad_id) -> mask (B, T - 1) bool ---
+# --- turn-mask: turns, (role, length) each -> mask (T - 1,) bool ---
 
 
-def answer_mask(input_ids: Tensor, prompts: list[int], lengths: list[int], pad_id: int) -> Tensor:
-    """Which targets input_ids[:, 1:] count, by lengths alone: column j is token j + 1."""
-    token = torch.arange(1, input_ids.shape[1])  # (T - 1,)
-    start = torch.tensor(prompts)[:, None]  # (B, 1)
-    end = torch.tensor(lengths)[:, None]  # (B, 1)
-    return (token >= start) & (token < end)
+def turn_mask(turns: list[tuple[str, int]]) -> Tensor:
+    """Which targets count in a chat of several turns: what the assistant wrote, each time."""
+    return _of_tokens(turns, lambda place, role, length: [role == "assistant"] * length)[1:]
 
 
-def _batch(
-    *rows: tuple[list[int], list[int]], pad_id: int = PAD
-) -> tuple[Tensor, list[int], list[int], int]:
-    """rows: (prompt, answer) -> the arguments."""
-    prompts = []
-    ids = []
-    for prompt, answer in rows:
-        prompts.append(len(prompt))
-        ids.append(prompt + answer)
-    return right_pad(ids, pad_id), prompts, list(map(len, ids)), pad_id
+def _of_tokens(turns: list[tuple[str, int]], tokens: Callable) -> Tensor:
+    """(T,) bool: what tokens(place, role, length) says of the tokens of each turn."""
+    marks = []
+    for place, (role, length) in enumerate(turns):
+        marks += tokens(place, role, length)
+    return torch.tensor(marks)
 
 
-def _batches() -> Cases:
-    yield "two rows", _batch(([1, 2], [3, 4, STOP]), ([5, 6, 7], [8, 9, 3, STOP]))
-    yield "the stop id is the pad id", _batch(([1, 2], [3, 4, PAD]), ([5, 6, 7], [8, 9, 3, PAD]))
+def _chats() -> Cases:
     yield (
-        "an answer cut off, without a stop",
-        _batch(([1, 2, 3], [4, 5, 6]), ([7], [8, 9, 2, 3, STOP])),
+        "a system prompt first",
+        ([("system", 2), ("user", 2), ("assistant", 3), ("user", 1), ("assistant", 2)],),
     )
+    yield "one question", ([("user", 3), ("assistant", 2)],)
     yield (
-        "the pad id within an answer",
-        _batch(([1, PAD], [3, PAD, 4, STOP]), ([5], [6, 7, 8, 9, 2, 3, STOP])),
+        "two questions",
+        ([("user", 3), ("assistant", 2), ("user", 2), ("assistant", 4)],),
     )
     draw = random.Random(14)
-
-    def some() -> list[int]:
-        return draw.choices([1, 2, 3, STOP, PAD], k=draw.randint(1, 5))
-
     for _ in range(20):
-        rows = [(some(), some()) for _ in range(draw.randint(1, 4))]
-        yield "random rows", _batch(*rows)
+        chat = [("system", draw.randint(1, 3))] if draw.random() < 0.5 else []
+        for _ in range(draw.randint(1, 3)):
+            chat += [("user", draw.randint(1, 4)), ("assistant", draw.randint(2, 5))]
+        yield "random chats", (chat,)
 
 
-def _unshifted(input_ids: Tensor, prompts: list[int], lengths: list[int], pad_id: int) -> Tensor:
-    token = torch.arange(input_ids.shape[1])
-    start = torch.tensor(prompts)[:, None]
-    end = torch.tensor(lengths)[:, None]
-    return ((token >= start) & (token < end))[:, :-1]
+def _turns(counts: Callable) -> Callable:
+    """A mistaken way: counts(place, role, length, number of turns) for the tokens of a turn."""
 
+    def wrong(turns: list[tuple[str, int]]) -> Tensor:
+        def tokens(place: int, role: str, length: int) -> list[bool]:
+            return counts(place, role, length, len(turns))
 
-def _changed(prompt: int | None = 0, length: int | None = 0, ids: bool = False) -> Callable:
-    """Bounds shifted by so much, or ignored (None). With `ids`, pads are found by their id."""
-
-    def wrong(input_ids: Tensor, prompts: list[int], lengths: list[int], pad_id: int) -> Tensor:
-        starts = [1 if prompt is None else n + prompt for n in prompts]
-        width = input_ids.shape[1]
-        ends = [width if ids or length is None else n + length for n in lengths]
-        mask = answer_mask(input_ids, starts, ends, pad_id)
-        return mask & (input_ids[:, 1:] != pad_id) if ids else mask
+        return _of_tokens(turns, tokens)[1:]
 
     return wrong
 
 
-def _a_column_per_token(
-    input_ids: Tensor, prompts: list[int], lengths: list[int], pad_id: int
-) -> Tensor:
-    mask = answer_mask(input_ids, prompts, lengths, pad_id)
-    return torch.cat([torch.zeros(len(mask), 1, dtype=torch.bool), mask], 1)
+def _first_answer(place: int, role: str, length: int, turns: int) -> list[bool]:
+    return [role == "assistant" and place <= 2] * length
+
+
+def _from_the_first_answer(turns: list[tuple[str, int]]) -> Tensor:
+    first = [role for role, _ in turns].index("assistant")
+    return _turns(lambda place, role, length, count: [place >= first] * length)(turns)
+
+
+def _each_answer(write: Callable) -> Callable:
+    """write(length) for the tokens of each answer; nothing else counts."""
+    return _turns(
+        lambda place, role, length, count: (
+            write(length) if role == "assistant" else [False] * length
+        )
+    )
+
+
+def _unshifted(turns: list[tuple[str, int]]) -> Tensor:
+    return torch.cat([torch.tensor([turns[0][0] == "assistant"]), turn_mask(turns)])
 
 
 def _bool(value: Tensor) -> str | None:
@@ -92,48 +87,53 @@ def _bool(value: Tensor) -> str | None:
         return "mask is of dtype bool: True where the target counts."
 
 
-EXERCISES["answer-mask"] = Exercise(
-    answer_mask,
+EXERCISES["turn-mask"] = Exercise(
+    turn_mask,
     results=("mask",),
-    cases=_batches,
+    cases=_chats,
     mistakes=(
         (
-            _changed(ids=True),
-            "you find pads by their id, but an answer may contain that id. Use lengths.",
+            _from_the_first_answer,
+            "all that follows the first answer counts, later questions too. The student would "
+            "learn to ask them.",
         ),
         (
             _unshifted,
+            "the mask has one column per target: T - 1 of them, as nothing predicts the first "
+            "token.",
+        ),
+        (
+            lambda turns: _unshifted(turns)[:-1],
             "off by one. Column j of the targets is token j + 1, which the logits at j predict.",
         ),
         (
-            _changed(prompt=None),
-            "the prompt's tokens count too. The student would learn to write questions.",
+            _turns(lambda place, role, length, count: [place == count - 1] * length),
+            "only the last answer counts. The earlier ones are the assistant's words as well.",
         ),
         (
-            _changed(prompt=None, length=None),
-            "everything counts, prompts and pads. Only answers should.",
-        ),
-        (_changed(length=None), "the pads after the answer count too."),
-        (
-            _a_column_per_token,
-            "mask has one column per target: T - 1 of them, as nothing predicts the first token.",
+            _turns(_first_answer),
+            "only the first answer counts. The later ones are the assistant's words as well.",
         ),
         (
-            lambda *given: ~answer_mask(*given),
+            _turns(lambda place, role, length, count: [role != "user"] * length),
+            "the system prompt counts too, but nobody asks the student to write it.",
+        ),
+        (
+            lambda turns: ~turn_mask(turns),
             "your mask is inverted: True marks the targets that count.",
         ),
         (
-            _changed(prompt=-1, length=-1),
-            "shifted twice: column j of the targets is already token j + 1, so compare that with "
-            "the lengths as they are.",
+            _each_answer(lambda length: [False] + [True] * (length - 1)),
+            "the first token of each answer is missing. The question's last logits predict it.",
         ),
         (
-            _changed(length=-1),
-            "the answer's last token is missing. It is the stop id, which the student must learn.",
+            _each_answer(lambda length: [True] * (length - 1) + [False]),
+            "the last token of each answer is missing. It is the stop id, which the student must "
+            "learn.",
         ),
         (
-            _changed(prompt=1),
-            "the answer's first token is missing. The prompt's last logits predict it.",
+            _turns(lambda place, role, length, count: [True] * length),
+            "everything counts. Only what the assistant wrote should.",
         ),
     ),
     rules=(("mask", _bool),),
@@ -266,98 +266,65 @@ EXERCISES["truncate"] = Exercise(
     ),
 )
 
-# --- token-mean: (losses, masks), a pair (B, T) for each micro-batch -> parts (N,) ---
+# --- part-factors: counts (N,) -> factors (N,) ---
 
 
-def token_mean(losses: list[Tensor], masks: list[Tensor]) -> Tensor:
-    """What each micro-batch contributes to the mean over all tokens that count."""
-    total = _count(masks)
-    return _each(lambda loss, mask, _: loss[mask].sum() / total)(losses, masks)
+def part_factors(counts: Tensor) -> Tensor:
+    """By what each micro-batch's own mean is multiplied, where the mean of them is taken after."""
+    return counts * len(counts) / counts.sum()
 
 
-def _count(masks: list[Tensor]) -> int:
-    return sum(int(mask.sum()) for mask in masks)
-
-
-def _micro_batches() -> Cases:
-    def one(loss: int, width: int, real: int) -> tuple[Tensor, Tensor]:
-        return torch.full((1, width), float(loss)), torch.arange(width)[None] < real
-
-    def split(*pairs: tuple[Tensor, Tensor]) -> list[list[Tensor]]:
-        return list(map(list, zip(*pairs, strict=True)))
-
-    yield "1 token of loss 4, 3 tokens of loss 1", tuple(split(one(4, 1, 1), one(1, 3, 3)))
-    yield "1 token of loss 4, 3 tokens of loss 0", tuple(split(one(4, 1, 1), one(0, 3, 3)))
-    yield "pads beside the tokens", tuple(split(one(2, 4, 1), one(1, 5, 5)))
-    yield "a micro-batch where nothing counts", tuple(split(one(3, 2, 2), one(5, 3, 0)))
+def _counts() -> Cases:
+    yield "2, 3 and 7 tokens", (torch.tensor([2, 3, 7]),)
+    yield "parts of one size", (torch.tensor([5, 5, 5]),)
+    yield "one part", (torch.tensor([7]),)
+    yield "a short last part", (torch.tensor([40, 44, 38, 2]),)
     draw = random.Random(16)
-    source = torch.Generator().manual_seed(16)
     for _ in range(20):
-        shapes = [(draw.randint(1, 3), draw.randint(2, 5)) for _ in range(draw.randint(2, 4))]
-        losses = [torch.rand(shape, generator=source) for shape in shapes]
-        masks = [torch.rand(shape, generator=source) < 0.6 for shape in shapes]
-        masks[0][0, 0] = True
-        yield "random micro-batches", (losses, masks)
+        yield "random parts", (torch.tensor([draw.randint(1, 60) for _ in range(4)]),)
 
 
-def _each(part: Callable) -> Callable:
-    """A mistaken part: part(loss, mask, masks)."""
-
-    def parts(losses: list[Tensor], masks: list[Tensor]) -> Tensor:
-        pairs = zip(losses, masks, strict=True)
-        return torch.stack([part(loss, mask, masks) for loss, mask in pairs])
-
-    return parts
-
-
-def _own(loss: Tensor, mask: Tensor) -> Tensor:
-    return loss[mask].sum() / mask.sum().clamp(min=1)
-
-
-EXERCISES["token-mean"] = Exercise(
-    token_mean,
-    results=("parts",),
-    cases=_micro_batches,
+EXERCISES["part-factors"] = Exercise(
+    part_factors,
+    results=("factors",),
+    cases=_counts,
     mistakes=(
         (
-            _each(lambda loss, mask, masks: _own(loss, mask) / len(masks)),
-            "that is the mean of the means: a token in a small micro-batch counts for more than "
-            "one in a large one.",
+            lambda counts: counts / counts.sum(),
+            "those add up to 1, but the trainer divides by N as well: the gradient would be N "
+            "times too small.",
         ),
         (
-            _each(lambda loss, mask, masks: _own(loss, mask)),
-            "each part is a mean of its own: N of them add up to about N times too much.",
+            torch.ones_like,
+            "that changes nothing: a token in a small part still weighs more than one in a "
+            "large part.",
         ),
         (
-            _each(lambda loss, mask, masks: loss[mask].sum()),
-            "these are sums. Divide by the number of tokens that count in all micro-batches.",
+            lambda counts: counts.sum() / (counts * len(counts)),
+            "upside down: a large part must weigh more, not less.",
         ),
         (
-            _each(lambda loss, mask, masks: loss[mask].sum() / sum(map(len, masks))),
-            "you divide by rows. Long answers then make a larger loss.",
+            lambda counts: counts.float(),
+            "those are the counts. Divide them by the mean count, so that the loss keeps its size.",
         ),
         (
-            _each(lambda loss, mask, masks: loss[mask].sum() / sum(one.numel() for one in masks)),
-            "you divide by all positions, including those that do not count.",
+            lambda counts: counts / counts.max(),
+            "you divided by the largest count. The sum of all tokens is what the mean needs.",
         ),
         (
-            _each(lambda loss, mask, masks: loss.sum() / _count(masks)),
-            "your sum includes the losses of positions that do not count.",
+            lambda counts: counts * len(counts) ** 2 / counts.sum(),
+            "N times too large: the trainer divides by N once.",
+        ),
+        (
+            lambda counts: torch.full(counts.shape, len(counts) / counts.sum().item()),
+            "a part's own mean has been divided by its tokens already: multiply by them.",
         ),
     ),
     rules=(
         (
-            "parts",
+            "factors",
             lambda value: (
-                "0/0 is NaN: a micro-batch where nothing counts adds 0."
-                if value.isnan().any()
-                else None
-            ),
-        ),
-        (
-            "parts",
-            lambda value: (
-                "parts has one number per micro-batch: (N,)." if value.ndim != 1 else None
+                "factors has one factor per micro-batch: (N,)." if value.ndim != 1 else None
             ),
         ),
     ),

@@ -71,6 +71,8 @@ class FastAttention(FusedOwner, Attention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         """q (B, H, W, D); k, v (B, KVH, K, D) to (B, H, W, D)."""
+        if batch.attention is not None:
+            return batch.attention(q, k, v, batch.attention_mask, self.scale)
         mask = once_per_pass(batch, "mask", lambda: kernel_mask(batch, q.dtype))
         if batch.width > 1:
             group_size = self.heads // self.kv_heads

@@ -52,7 +52,8 @@ class Attention(nn.Module):
         k = apply_rotary(self.k_norm(k), cos, sin)
         k, v = batch.update_cache(self.layer, k, v)  # (B, KVH, K, D): earlier tokens too
         q = q.transpose(1, 2)  # (B, H, W, D)
-        out = self.function(q, k, v, batch.attention_mask, self.scale)
+        function = batch.attention or self.function
+        out = function(q, k, v, batch.attention_mask, self.scale)
         out = out.transpose(1, 2)  # (B, W, H, D)
         if self.gated:
             out = out * gate.sigmoid()

@@ -53,6 +53,7 @@ class ForwardBatch:
     slots: Sequence[int] = ()
     custom_mask: bool = False  # whether `attention_mask` was given by the caller
     source_mask: Tensor | None = None  # (B, T) where the caller's tokens stood; None: not moved
+    attention: Callable | None = None  # this pass's attention function; None: the model's own
     scratch: dict = field(default_factory=dict, repr=False)  # what fast/ works out once per pass
 
     @classmethod

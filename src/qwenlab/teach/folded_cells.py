@@ -1,7 +1,7 @@
 """Sphinx extension for the book: a folded cell is announced by its own title.
 
 Colab shows the title of a cell whose first line is `# @title ...`. On the page the same words stand
-on the bar that unfolds the cell, where myst-nb would write "Show code cell source".
+on the bar that unfolds the cell, where myst-nb would write "Show the code".
 """
 
 from typing import TYPE_CHECKING

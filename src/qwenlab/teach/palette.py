@@ -197,8 +197,8 @@ border-radius:6px}}
 .qwl.qwl-quiz details p{{margin:0 10px 8px}}
 @media print{{.qwl-quiz details>p{{display:none}}
 .qwl-quiz.qwl-quiz summary::before{{content:"☐"}}}}
-.qwl-answers td{{width:50%;overflow-wrap:anywhere}}
-.qwl-answers :is(td,th){{padding:3px 8px 3px 0;vertical-align:top;text-align:left}}
+.qwl-answer-key td{{width:50%;overflow-wrap:anywhere}}
+.qwl-answer-key :is(td,th){{padding:3px 8px 3px 0;vertical-align:top;text-align:left}}
 .qwl.qwl code{{font-size:12px;color:inherit;background:none;border:0;padding:0}}
-.qwl.qwl-quiz code,.qwl.qwl-answers code{{font-size:.9em}}
+.qwl.qwl-quiz code,.qwl.qwl-answer-key code{{font-size:.9em}}
 </style>"""

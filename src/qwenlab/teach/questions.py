@@ -160,7 +160,7 @@ def answer_table(folder: Path) -> Html:
             lines.append(f"{lesson}.{number}  {question.question}  {letter}. {choice}  {reason}")
     head = "".join(f'<th scope="col">{name}</th>' for name in ("", "question", "right answer"))
     return Html(
-        '<details class="qwl qwl-answers"><summary>The right answers to all quizzes</summary>'
+        '<details class="qwl qwl-answer-key"><summary>The right answers to all quizzes</summary>'
         '<div class="qwl-box" tabindex="0" role="group" aria-label="The right answers">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></details>",
         "\n".join(lines),

@@ -164,5 +164,5 @@ def _legend(counts: dict[str, int]) -> str:
 
 def _of(values: Sequence, i: int, name: str) -> Any:
     if i >= len(values):
-        raise ValueError(f"timeline: {name} has {len(values)} entries, the events need number {i}")
+        raise ValueError(f"timeline: {name} has {len(values)} entries, none for number {i}")
     return values[i]

@@ -277,6 +277,7 @@ justify-content:space-between;min-height:26px}
       const { prompt, n = MOST_ANSWERS, temperature = 1 } = stage.options;
       this.stage = stage;
       this.seed = 0;
+      this.told = new Set(); // ways whose tokens the reader has seen, so they are no guess any more
       stage.root.classList.add("qwl-answers");
       // Step 0 is the prompt before anybody has read it.
       const count = () => (this.run.is_done() ? this.run.frames.length + 1 : Infinity);
@@ -315,6 +316,11 @@ justify-content:space-between;min-height:26px}
       this.player.pause();
       const shared = this.way.value === "once";
       const asked = [this.field.value, this.many.value, this.warm.value, shared, this.seed];
+      const question = `${this.field.value} ${this.many.value}`;
+      if (question !== this.question) {
+        this.question = question;
+        this.told.clear();
+      }
       this.run = new qwenlab.AnswersRun(this.model, this.tokenizer, ...asked);
       this.places = places_of(this.tokenizer, this.run.prompt);
       this.player.go(0);
@@ -389,7 +395,14 @@ justify-content:space-between;min-height:26px}
       const length = run.prompt.length;
       const once = run.n === 1 ? `${length}` : `${length - 1} + ${run.n} = ${length - 1 + run.n}`;
       const each = `${run.n} × ${length} = ${run.n * length}`;
-      this.counted.textContent = `read once: ${once} · n times: ${each}`;
+      if (frames.length > 0) {
+        this.told.add(run.shared);
+      }
+      if (run.is_done() && frames.length === run.frames.length) {
+        this.told.add(!run.shared); // the last sentence compares both
+      }
+      const seen = (shared, count) => (this.told.has(shared) ? count : "?");
+      this.counted.textContent = `read once: ${seen(true, once)} · n times: ${seen(false, each)}`;
       const tally = run.tally(frames).map(([value, count]) => {
         return `${value === NONE ? "no box" : value} (${count})`;
       });
