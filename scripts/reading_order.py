@@ -21,13 +21,16 @@ ORDER = {
     "engine/slots.py": "which slot each request holds",
     "engine/prefix.py": "a shared prefix is read once",
     "engine/runner.py": "a plan, executed on the model",
+    "engine/invariant.py": "passes of fixed shape, for the same bits in any company",
     "engine/engine.py": "schedule, execute, sample, update",
     "engine/generation.py": "prompts in, answers out",
+    "engine/footprint.py": "what a row takes in memory, by formulas",
     "fast/swap.py": "speed as a pass over the plain model",
     "fast/fused.py": "one product where three would do",
     "fast/attention.py": "masks only where needed",
     "fast/deltanet.py": "a decode step in place",
     "fast/linear.py": "the fastest kernel for so many rows",
+    "fast/invariant.py": "attention whose sums do not depend on the neighbours",
 }
 
 

@@ -60,7 +60,8 @@ told["grpo"] = len(grpo(model, tokenizer, problems, steps=2, lr=1e-5, folder="tr
 traces = [Trace(problem, f"\\boxed{{{problem.answer}}}") for problem in problems]
 sizes = {"batch_size": 2, "held_out": 4}
 told["distill"] = len(distill(model, tokenizer, traces, folder="distilled", **sizes).metrics)
-told["check"] = [check("left-pad", answer).ok for answer in (qwenlab.left_pad, len)]
+answers = (lambda sequences, pad_id: qwenlab.left_pad(sequences, pad_id), len)
+told["check"] = [check("left-pad", answer).ok for answer in answers]
 told["memory"] = peak_memory(model.device)
 
 allow_seconds(60.0)

@@ -1,4 +1,4 @@
-"""What every rewritten lesson keeps, as functions that return what is wrong.
+"""What every lesson keeps, as functions that return what is wrong.
 
     python tests/lessons/contract.py notebooks/03-combined-mask.ipynb
 
@@ -28,23 +28,6 @@ from lesson_table import (
 from qwenlab.teach import lesson_tools
 from qwenlab.teach.questions import questions_of
 
-# Lessons that follow the contract; the others keep their old frame until they are rewritten.
-REWRITTEN = (
-    "01-why-batch",
-    "02-left-padding",
-    "03-combined-mask",
-    "04-nan-rows",
-    "05-batched-generation",
-    "06-early-stop",
-    "07-continuous-batching",
-    "08-shared-prefix",
-    "09-linear-attention",
-    "10-hiding-padding",
-    "11-evaluation",
-    "12-self-consistency",
-    "13-grpo",
-    "14-distillation",
-)
 OPENING = ["title", "install", "load", "hero", "hero-python", "about"]
 OLD_HEADINGS = {
     "See it fail",

@@ -16,34 +16,15 @@ from executed import NOTEBOOKS, executed, run, text_of
 
 from qwenlab.bench.timing import machine_name
 
-REWRITTEN = [path for path in NOTEBOOKS if path.stem in contract.REWRITTEN]
-HEADINGS = [
-    "See it fail",
-    "Look at it",
-    "Mend it",
-    "Measure it",
-    "Where this loses",
-    "Exercises",
-    "Break it",
-    "Recap",
-]
 MOST_MEMORY = 1.5e9
 MOST_WIDTH = 79  # characters of a code cell that the page shows without scrolling
 
 lessons = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-rewritten = pytest.mark.parametrize("path", REWRITTEN, ids=lambda path: path.stem)
-old = pytest.mark.parametrize(
-    "path", [path for path in NOTEBOOKS if path not in REWRITTEN], ids=lambda path: path.stem
-)
 
 
 def read(path):
     notebook = nbformat.read(path, as_version=4)
     return notebook, [cell for cell in notebook.cells if cell.cell_type == "code"]
-
-
-def words(notebook):
-    return "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
 
 
 def checks(codes):
@@ -67,60 +48,24 @@ def test_the_file_is_clean(path):
     assert [line for line in lines if len(line) > MOST_WIDTH] == []
 
 
-@rewritten
+@lessons
 def test_it_keeps_the_contract(path):
     found = contract.complaints(path)
     assert not found, "\n" + "\n".join(found)
 
 
 def test_no_two_lessons_share_a_heading():
-    assert contract.shared_headings(REWRITTEN) == []
+    assert contract.shared_headings(NOTEBOOKS) == []
 
 
 def test_every_fact_with_a_source_still_stands_in_its_lesson():
-    assert contract.stale_sources(REWRITTEN) == []
+    assert contract.stale_sources(NOTEBOOKS) == []
 
 
 @lessons
 def test_its_markdown_is_plain(path):
     """Roles and directives would be shown raw in JupyterLab, Colab and VS Code."""
     assert contract.plain_markdown(read(path)[0]) == []
-
-
-@old
-def test_the_frame_is_whole(path):
-    notebook, codes = read(path)
-    text = words(notebook)
-    opening = text.split("\n## ")[0]
-    assert re.match(r"# .+\n\n\*\*.+\.\*\*\n", opening), (
-        "a title, then the claim in one bold sentence"
-    )
-    assert (
-        "New in the library" in opening and len(re.findall(r"^- \*\*\w+\*\* ", opening, re.M)) == 3
-    )
-    assert "Before you start" in opening and len(re.findall(r"(minutes?|a minute) ", opening)) >= 3
-    found = re.findall(r"^##+ (.+)$", text, re.M)
-    assert [heading for heading in found if heading in HEADINGS] == HEADINGS
-    recap = text.split("## Recap")[1]
-    assert len(re.findall(r"^\d\. ", recap, re.M)) == 5 and "*Next:*" in recap
-    assert "<summary>For instructors</summary>" in recap
-    assert sum("explore(" in cell.source for cell in codes) >= 1
-    tags = [tag for cell in codes for tag in cell.metadata.get("tags", [])]
-    assert "break" in tags and "restore" in tags
-    assert any(
-        re.search(r'^CHECKPOINT = "tiny(-hybrid|-base)?"', cell.source, re.M) for cell in codes
-    )
-
-
-@old
-def test_each_exercise_has_a_stub_a_hint_and_a_folded_solution(path):
-    notebook, codes = read(path)
-    stubs = checks(codes)
-    assert len(stubs) >= 2 and words(notebook).count("<summary>Hint</summary>") >= len(stubs)
-    for _, mine, solution in stubs:
-        assert sum(f"def {mine}(" in cell.source for cell in codes) == 1
-        (folded,) = [cell for cell in codes if f"def {solution}(" in cell.source]
-        assert "hide-cell" in folded.metadata.tags and folded.metadata.jupyter.source_hidden
 
 
 PROBE = """
@@ -154,7 +99,7 @@ def test_every_cell_ran_and_every_solution_is_right(path, monkeypatch):
         assert f"✓ {exercise}: right on all" in solved
 
 
-@rewritten
+@lessons
 def test_what_a_clock_said_is_printed_with_its_circumstances(path):
     """By the cell that measured or the one below it: machine, dtype, repeats and spread."""
     kept = executed(path).cells

@@ -1,10 +1,11 @@
-"""The first screen of each rewritten lesson: its hero is whole in a small desktop window, the
+"""The first screen of each lesson: its hero is whole in a small desktop window, the
 visible cell is directly below, and nothing scrolls sideways on a telephone."""
 
 import contract
 import nbformat
 import pytest
 from browser import DESK, TELEPHONE, Watch
+from executed import NOTEBOOKS
 from lesson_table import HEROES
 from site_files import ROOT, SITE, missing
 
@@ -12,7 +13,7 @@ pytestmark = pytest.mark.browser
 
 LOWEST = 800  # pixels: a window 1280 wide and 800 high shows no more
 WELCOME = "book/welcome"
-PAGES = [WELCOME, *(f"notebooks/{stem}" for stem in contract.REWRITTEN)]
+PAGES = [WELCOME, *(f"notebooks/{path.stem}" for path in NOTEBOOKS)]
 
 
 @pytest.fixture(scope="module")

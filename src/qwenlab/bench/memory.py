@@ -118,9 +118,10 @@ def memory_plan(
 
     prompt_tokens: how many of the context are the prompt, if all rows are alike and start together:
     the plan then is what such a run takes. None: prompts of any length come and go, and the plan is
-    a bound. chunk: the tokens of a prompt that a slot prefills per step, as in Engine. grows: False
-    for a state made with a capacity of `context` tokens, which is never copied. draws: whether
-    tokens are sampled at a temperature rather than the most probable taken.
+    a bound. chunk: the tokens of a prompt that a slot prefills per step, as in Engine; strategies
+    other than "continuous" prefill prompts whole. grows: False for a state made with a capacity of
+    `context` tokens, which is never copied. draws: whether tokens are drawn at a temperature rather
+    than the most probable taken.
 
     Rows are those of Engine with a model that `load` made for a CPU; `qwenlab.engine.footprint` has
     the formulas, and says what they leave out.

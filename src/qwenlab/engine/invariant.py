@@ -11,7 +11,8 @@ depend on how many neighbours it has and how long they are. Here only these pass
   is F.linear's, which computes a row alike in each of the ROWS places.
 
 Answers are never prefilled. After a preemption the prompt is, and the answer so far is then decoded
-again token by token, so that it meets the same passes as before.
+again token by token, so that it meets the same passes as before. Statistics count the plan's
+tokens and pads, not those that these shapes add.
 """
 
 from collections.abc import Sequence
