@@ -204,3 +204,38 @@ def test_a_seed_set_before_each_call_gives_one_sample_many_times(model):
     together = samples([SHORT], 4)
     assert together == samples([SHORT], 4) and len(set(map(tuple, together))) > 1
     assert samples([SHORT, SHORT[::-1]], 4)[:4] != together  # a neighbour draws, too
+
+
+# --- Lesson 14: labels ---
+
+
+def test_14_labels_are_shifted_by_the_model_and_minus_100_does_not_count(model):
+    ids = torch.tensor([[9, 8, 7, 6, 5], [3, 4, 5, 6, 7]])
+    labels = ids.clone()
+    labels[:, :2] = -100  # prompts
+    labels[1, 4] = -100  # a pad
+    logits = model(input_ids=ids).logits.log_softmax(-1)
+    chances = [logits[row, t - 1, ids[row, t]] for row in (0, 1) for t in range(2, 5 - row)]
+    with torch.no_grad():
+        loss = model(input_ids=ids, labels=labels).loss
+        assert torch.allclose(loss, -torch.stack(chances).mean(), atol=1e-5)
+        parts = []
+        for how in ({}, {"num_items_in_batch": 5}):
+            losses = []
+            for row in ([0], [1]):
+                losses.append(model(input_ids=ids[row], labels=labels[row], **how).loss)
+            parts.append(torch.stack(losses))
+    assert torch.allclose(parts[1].sum(), loss, atol=1e-5)
+    assert not torch.allclose(parts[0].mean(), loss, atol=1e-4)  # a mean of means
+
+
+def test_14_labels_made_from_ids_ignore_a_stop_that_is_the_pad():
+    tokenizer = small_tokenizer()
+    tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.padding_side = "right"
+    ids = [[5, 6, STOP], [5, 6, 7, 8, STOP]]
+    given = [{"input_ids": row, "labels": [-100, -100, *row[2:]]} for row in ids]
+    mine = transformers.DataCollatorForSeq2Seq(tokenizer)(given)["labels"]
+    assert mine[0].tolist() == [-100, -100, STOP, -100, -100] and mine[1, -1] == STOP
+    made = transformers.DataCollatorForLanguageModeling(tokenizer, mlm=False)
+    assert not (made([{"input_ids": row} for row in ids])["labels"] == STOP).any()
