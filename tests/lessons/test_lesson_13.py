@@ -80,7 +80,10 @@ def test_some_groups_of_the_first_screen_are_silent_and_some_are_not(lesson):
     silent = rewards.amin(1) == rewards.amax(1)
     assert 1 <= int(silent.sum()) < len(silent)
     (widget, _), _ = lesson[1]["widgets"]
-    assert f"advantages: {int(silent.sum())} of {len(silent)} groups" in widget._repr_html_()
+    picture, _ = pictures(widget._repr_html_())[0]
+    assert f"silent groups: {int(silent.sum())}" in picture.text
+    outlined = [len(row.find_all("td", class_="x")) for row in picture.tbody.find_all("tr")]
+    assert outlined == rewards.sum(1).int().tolist()
 
 
 def test_the_answers_are_the_same_both_ways():

@@ -12,11 +12,11 @@ COUNTED = {
 
 
 def heard(state, rows):
-    """What the loss hears of each kind; then the tokens, from three before the shortest prompt's
+    """What the loss hears of each kind; then the tokens, from two before the shortest prompt's
     end. rows: (ids, prompt's length) of each."""
     model, tokenizer = qwenlab.load("tiny-base", dtype="float32")
     width = max(len(ids) for ids, _ in rows)
-    first = min(prompt for _, prompt in rows) - 3
+    first = min(prompt for _, prompt in rows) - 2
     losses = {"prompt": [], "answer": [], "pad": []}
     cells = []
     for ids, prompt in rows:

@@ -92,7 +92,7 @@ def deviation(values):
 
 
 def groups(state):
-    """Two tables: the rewards, and the advantages that they become."""
+    """The advantages of each group; the cells of right answers are outlined."""
     some = [group[: int(state["answers"])] for group in rewards()]
     every = [reward for group in some for reward in group]
     advantages = []
@@ -101,4 +101,4 @@ def groups(state):
         mean = sum(others) / len(others)
         scale = deviation(others) + 1e-4
         advantages.append([(reward - mean) / scale for reward in group])
-    return [some, advantages]
+    return [advantages]

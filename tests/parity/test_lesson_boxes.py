@@ -176,3 +176,31 @@ def small_tokenizer():
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=words, pad_token="0", eos_token="1", padding_side="left"
     )
+
+
+# --- Lesson 12: samples that vote ---
+
+
+def test_samples_need_do_sample_and_stand_together_by_prompt(model):
+    given = torch.tensor([SHORT, SHORT[::-1]])
+    options = {"attention_mask": torch.ones_like(given), "pad_token_id": PAD, "max_new_tokens": 2}
+    with pytest.raises(ValueError, match="do not support `num_return_sequences`"):
+        model.generate(given, num_return_sequences=3, **options)
+    with pytest.raises(ValueError, match="seed"):
+        model.generate(given, do_sample=True, seed=0, **options)
+    rows = model.generate(given, do_sample=True, num_return_sequences=3, **options)
+    assert rows[:, : len(SHORT)].tolist() == [SHORT] * 3 + [SHORT[::-1]] * 3
+
+
+def test_a_seed_set_before_each_call_gives_one_sample_many_times(model):
+    def samples(rows, n):
+        transformers.set_seed(0)
+        given = torch.tensor(rows)
+        options = {"attention_mask": torch.ones_like(given), "pad_token_id": PAD}
+        options |= {"max_new_tokens": NEW, "do_sample": True, "num_return_sequences": n}
+        return model.generate(given, **options)[:, given.shape[1] :].tolist()
+
+    assert samples([SHORT], 1) == samples([SHORT], 1)
+    together = samples([SHORT], 4)
+    assert together == samples([SHORT], 4) and len(set(map(tuple, together))) > 1
+    assert samples([SHORT, SHORT[::-1]], 4)[:4] != together  # a neighbour draws, too

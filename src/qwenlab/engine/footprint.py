@@ -3,6 +3,7 @@
 Counted is the model as `load` makes it for a CPU (`qwenlab.fast`), run by Engine: at each moment of
 a pass, the tensors that are alive in the layer at work. A layer frees its own before the next one
 runs, so only the worst moment of one layer counts, and the logits come when all layers are done.
+An invariant run is not planned: its passes have a fixed number of rows.
 Tests hold the sums against the bytes that PyTorch's profiler counts.
 
 On a GPU, and with `load(fast=False)`, the plain code runs. Its weights, state and logits are the
