@@ -240,7 +240,7 @@ def wrong_cells(tables, expected):
         for t, (table, right) in enumerate(zip(tables, expected, strict=True))
         for i, (row, right_row) in enumerate(zip(table, right, strict=True))
         for j, (shown, value) in enumerate(zip(row, right_row, strict=True))
-        if not (math.isfinite(number(shown)) if value is None else same(shown.strip(), value))
+        if not (math.isfinite(number(shown)) if value is None else same(shown.strip(" "), value))
     ]
 
 

@@ -4,6 +4,7 @@ themes."""
 import itertools
 import random
 import re
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -153,30 +154,55 @@ def test_a_lesson_is_quiet_fits_and_is_readable(lesson):
         check_look(watch, name, width, theme)
 
 
+def move_slider(page, widget, slider):
+    picture = widget.locator(".qwl-state")
+    slider.focus()
+    for key in ("End", "Home"):
+        page.keyboard.press(key)
+    seen = [picture.inner_html()]
+    for _ in range(5):  # five moves, one picture
+        page.keyboard.press("ArrowRight")
+        assert picture.count() == 1
+    seen.append(picture.inner_html())
+    assert seen[1] != seen[0], "the keyboard does not change the picture"
+    page.keyboard.press("Home")
+    assert picture.inner_html() == seen[0], "Home does not lead back to the first picture"
+    slider.scroll_into_view_if_needed()
+    box = slider.bounding_box()
+    page.mouse.click(box["x"] + 0.9 * box["width"], box["y"] + box["height"] / 2)
+    assert picture.inner_html() != seen[0], "the mouse does not change the picture"
+    assert slider.evaluate("(slider) => slider.labels.length + slider.ariaLabel?.length") != 0
+
+
+def choose(page, widget):
+    """A widget without a slider: one of several choices."""
+    picture = widget.locator(".qwl-state")
+    choices = widget.locator("input[type=radio]")
+    choices.first.check()
+    first = picture.inner_html()
+    choices.first.focus()
+    page.keyboard.press("ArrowRight")
+    assert picture.inner_html() != first, "the keyboard does not change the picture"
+    page.keyboard.press("ArrowLeft")
+    assert picture.inner_html() == first, "the keyboard does not lead back to the first picture"
+    choices.last.check()
+    assert picture.inner_html() != first, "the mouse does not change the picture"
+    assert (
+        choices.first.evaluate("(choice) => choice.labels.length + choice.ariaLabel?.length") != 0
+    )
+
+
 @pytest.mark.parametrize("theme", THEMES if FULL else THEMES[1:])
 def test_the_widget_answers_the_keyboard_and_the_mouse(lesson, theme):
     watch = lesson[1]
     watch.look(DESK, theme)
     page = watch.page
     for widget in widgets(page):
-        picture = widget.locator(".qwl-state")
         slider = widget.locator("input[type=range]").first
-        slider.focus()
-        for key in ("End", "Home"):
-            page.keyboard.press(key)
-        seen = [picture.inner_html()]
-        for _ in range(5):  # five moves, one picture
-            page.keyboard.press("ArrowRight")
-            assert picture.count() == 1
-        seen.append(picture.inner_html())
-        assert seen[1] != seen[0], "the keyboard does not change the picture"
-        page.keyboard.press("Home")
-        assert picture.inner_html() == seen[0], "Home does not lead back to the first picture"
-        slider.scroll_into_view_if_needed()
-        box = slider.bounding_box()
-        page.mouse.click(box["x"] + 0.9 * box["width"], box["y"] + box["height"] / 2)
-        assert picture.inner_html() != seen[0], "the mouse does not change the picture"
-        assert slider.evaluate("(slider) => slider.labels.length + slider.ariaLabel?.length") != 0
+        if slider.count():
+            move_slider(page, widget, slider)
+        else:
+            choose(page, widget)
         assert widget.evaluate(UNREADABLE) == [], "after moving the widget"
     assert watch.errors == [] and watch.outside == []
 
@@ -222,7 +248,8 @@ def test_every_state_of_every_widget_has_its_own_right_picture(lesson):
             assert seen.setdefault(html, said) == said, (
                 f"the same picture for {said} and {seen[html]}"
             )
-            if number < len(expected):
+            # Where more than the state is needed, the lesson's own test looks at the numbers.
+            if number < len(expected) and len(signature(expected[number]).parameters) == 1:
                 right = expected[number](
                     dict(part.split(": ", 1) for part in re.split(r", (?=[\w ]+: )", said))
                 )
