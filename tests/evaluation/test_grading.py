@@ -392,7 +392,7 @@ def run_script(tmp_path, text, **options):
     )
 
 
-@pytest.mark.parametrize("hostile", [False, True])
+@pytest.mark.parametrize("hostile", [pytest.param(False, marks=pytest.mark.full), True])
 def test_it_ends_with_its_parent_even_when_that_is_killed(tmp_path, hostile):
     script = """
 import threading

@@ -7,7 +7,7 @@ from helpers import FULL
 from nbformat.v4 import new_code_cell, new_notebook
 from verdicts import contradictions, parts, ranks, read_again, signature
 
-LESSONS = NOTEBOOKS if FULL else NOTEBOOKS[::4]  # each runs again up to its measurement
+LESSONS = NOTEBOOKS if FULL else NOTEBOOKS[::7]  # each runs again up to its measurement
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)

@@ -178,7 +178,7 @@ def in_one_line(text: str) -> str:
 
 
 @pytest.mark.parametrize("mode", CURES)
-@pytest.mark.parametrize("which", ["the lesson's", "others"])
+@pytest.mark.parametrize("which", ["the lesson's", pytest.param("others", marks=pytest.mark.full)])
 def test_memories_and_answers_are_those_of_the_plain_code(page, names, plain_code, which, mode):
     talks = OTHERS if which == "others" else names["TALKS"]
     truth = plain_code(talks, mode)
