@@ -3,11 +3,10 @@
 import itertools
 import re
 
-import nbformat
 import pytest
 import torch
 from helpers import count
-from lesson_cells import NOTEBOOKS, Lesson, numbers
+from lesson_cells import Lesson, asked, numbers
 from widget_numbers import every_state_is_right
 
 from qwenlab.exercises.lesson_09 import delta_step, state_bytes
@@ -161,10 +160,7 @@ def test_breaking_shows_what_the_text_says(lesson, capsys, monkeypatch, change, 
 
 
 def test_the_colleague_s_rule_passes_with_a_decay_of_1_only():
-    page = nbformat.read(NOTEBOOKS / f"{LESSON}.ipynb", as_version=4)
-    (asked,) = [cell.source for cell in page.cells if cell["id"] == "exercise-delta-step"]
-    code = re.search(r"```python\n(.+?)```", asked, re.DOTALL)[1]
-    exec(code, names := {"torch": torch})
+    names = asked(LESSON, "delta-step", torch=torch)
     draw = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, 3, 4, generator=draw)
     v = torch.randn(3, 5, generator=draw)

@@ -2,10 +2,9 @@
 
 import re
 
-import nbformat
 import pytest
 import torch
-from lesson_cells import NOTEBOOKS, Lesson, numbers, signs
+from lesson_cells import Lesson, asked, numbers, signs
 from widget_numbers import every_state_is_right
 
 from qwenlab.exercises.lesson_10 import hide_gates, next_positions
@@ -136,10 +135,7 @@ def test_breaking_shows_what_the_text_says(lesson, capsys, number):
 
 
 def test_the_colleague_s_gates_pass_with_an_empty_memory_only():
-    page = nbformat.read(NOTEBOOKS / f"{LESSON}.ipynb", as_version=4)
-    (asked,) = [cell.source for cell in page.cells if cell["id"] == "exercise-hide-gates"]
-    code = re.search(r"```python\n(.+?)```", asked, re.DOTALL)[1]
-    exec(code, names := {"torch": torch})
+    names = asked(LESSON, "hide-gates", torch=torch)
     draw = torch.Generator().manual_seed(0)
     q, k, v = torch.randn(3, 1, 6, 2, 4, generator=draw)
     k = k / k.norm(dim=-1, keepdim=True)

@@ -3,12 +3,11 @@
 import itertools
 import random
 import re
-from math import comb
 
-import nbformat
 import pytest
+from coins import chance
 from helpers import count
-from lesson_cells import NOTEBOOKS, lesson_of_a_page, numbers, pictures
+from lesson_cells import asked, lesson_of_a_page, numbers, pictures
 from widget_numbers import EXPECTED, wrong_cells
 from widget_records import of_kind
 
@@ -95,16 +94,6 @@ def test_the_cap_decides_the_score(lesson):
     cut_off = numbers(r"cut off ([\d.]+)\n", said)
     assert accuracy == sorted(accuracy) and cut_off == sorted(cut_off, reverse=True)
     assert accuracy[0] == 0 and cut_off[0] == 1 and accuracy[-1] > 0.9 and cut_off[-1] < 0.05
-
-
-def chance(won, lost):
-    """How often coins split at least as unevenly, counted over all of their outcomes."""
-    coins = won + lost
-    uneven = 0
-    for heads in range(coins + 1):
-        if abs(coins - 2 * heads) >= abs(won - lost):
-            uneven += comb(coins, heads)
-    return uneven / 2**coins
 
 
 @pytest.mark.parametrize(("won", "lost"), [(0, 0), (1, 0), (3, 3), (0, 5), (1, 6), (12, 3)])
@@ -201,16 +190,13 @@ def test_the_exam_coins_fall_within_the_width_that_was_asked_for(lesson, capsys)
     assert few < 80 and enough > 90
 
 
-def asked(exercise):
-    """The code of a colleague that an exercise shows."""
-    page = nbformat.read(NOTEBOOKS / f"{LESSON}.ipynb", as_version=4)
-    (text,) = [cell.source for cell in page.cells if cell["id"] == f"exercise-{exercise}"]
-    exec(re.search(r"```python\n(.+?)```", text, re.DOTALL)[1], names := {"re": re})
-    return names[exercise.replace("-", "_")]
+def shown_in(exercise):
+    """The function that an exercise shows."""
+    return asked(LESSON, exercise, re=re)[exercise.replace("-", "_")]
 
 
 def test_the_colleague_s_box_is_right_for_the_small_model_and_wrong_in_three_ways(lesson):
-    colleague = asked("last-box")
+    colleague = shown_in("last-box")
     for record in lesson.names["evaluation"].records:
         assert colleague(record["text"]) == last_box(record["text"])
     for text in (r"\boxed{\frac{1}{2}}", r"\boxed{6}, \boxed{", r"\boxed{ 3 }"):
@@ -220,7 +206,7 @@ def test_the_colleague_s_box_is_right_for_the_small_model_and_wrong_in_three_way
 
 
 def test_the_colleague_s_pairs_have_the_right_difference_and_the_wrong_counts():
-    colleague = asked("won-and-lost")
+    colleague = shown_in("won-and-lost")
     draw = random.Random(3)
     runs = []
     for share in (0.7, 0.8):

@@ -4,12 +4,12 @@ import itertools
 import random
 import re
 from collections import Counter
-from math import comb, factorial, prod
+from math import factorial, prod
 
-import nbformat
 import pytest
+from coins import chance
 from helpers import count
-from lesson_cells import NOTEBOOKS, lesson_of_a_page, numbers, pictures
+from lesson_cells import asked, lesson_of_a_page, numbers, pictures
 from widget_numbers import EXPECTED, wrong_cells
 from widget_votes import PROBLEMS, contested, greedily, sampled, tally
 
@@ -108,16 +108,6 @@ def test_the_curves_are_printed_as_counted(lesson):
     assert averaged[0] == pytest.approx(passed[0], abs=0.02)  # one sample is one sample
     assert averaged[1] == pytest.approx(averaged[0], abs=0.02)  # the vote of two
     assert averaged[1] < averaged[2] < averaged[3] < averaged[4] < passed[4] - 0.2
-
-
-def chance(won, lost):
-    """How often coins split at least as unevenly, counted over all of their outcomes."""
-    coins = won + lost
-    uneven = 0
-    for heads in range(coins + 1):
-        if abs(coins - 2 * heads) >= abs(won - lost):
-            uneven += comb(coins, heads)
-    return uneven / 2**coins
 
 
 def test_the_vote_beats_greedy_for_one_model_and_not_for_the_other(lesson):
@@ -235,10 +225,7 @@ def test_predictions_are_measured(lesson, capsys):
 
 
 def test_the_colleague_stops_too_early_and_too_late():
-    page = nbformat.read(NOTEBOOKS / f"{LESSON}.ipynb", as_version=4)
-    (text,) = [one.source for one in page.cells if one["id"] == "exercise-vote-decided"]
-    exec(re.search(r"```python\n(.+?)```", text, re.DOTALL)[1], names := {"Counter": Counter})
-    colleague = names["vote_decided"]
+    colleague = asked(LESSON, "vote-decided", Counter=Counter)["vote_decided"]
     assert colleague([None, None, None], 5) and not vote_decided([None, None, None], 5)
     late = ["5", "5", "5", "1", "2", "3", "4"]
     assert vote_decided(late, 8) and not colleague(late, 8)

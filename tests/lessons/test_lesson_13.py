@@ -13,7 +13,7 @@ import stored_grpo
 import torch
 from helpers import count
 from lesson_cells import code_cells, numbers, pictures, say, shown
-from widget_numbers import EXPECTED, wrong_cells
+from widget_numbers import EXPECTED, states_of, wrong_cells
 
 import qwenlab
 from qwenlab.exercises.lesson_13 import silent_groups
@@ -209,15 +209,11 @@ def test_breaking_shows_what_the_text_says(lesson, capsys):
 def test_every_state_of_the_widgets_shows_what_plain_loops_say(lesson):
     size = 0
     for (widget, controls), right in zip(lesson[1]["widgets"], EXPECTED[NAME], strict=True):
-        html = widget._repr_html_()
-        size += len(html)
-        drawn = pictures(html)
-        states = list(itertools.product(*controls.values()))
-        assert len(drawn) == len(states) <= 60  # equal pictures would be stored once
-        for state, (_, tables) in zip(states, drawn, strict=True):
-            labels = [label.replace("_", " ") for label in controls]
-            named = dict(zip(labels, map(str, state), strict=True))
-            assert wrong_cells(tables, right(named)) == [], named
+        size += len(widget._repr_html_())
+        states = list(states_of(widget, controls))
+        assert len(states) <= 60
+        for state, _, tables in states:
+            assert wrong_cells(tables, right(state)) == [], state
     assert size < 400_000
 
 

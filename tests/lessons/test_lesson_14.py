@@ -1,6 +1,5 @@
 """Lesson 14: what its text says is what happens, and every state of its widgets is right."""
 
-import itertools
 import json
 import random
 import re
@@ -10,8 +9,8 @@ import lesson_cells
 import pytest
 import torch
 from helpers import count
-from lesson_cells import code_cells, numbers, pictures, say, shown
-from widget_numbers import EXPECTED, wrong_cells
+from lesson_cells import code_cells, numbers, say, shown
+from widget_numbers import EXPECTED, states_of, wrong_cells
 
 from qwenlab.bench.workloads import PUBLISHED
 from qwenlab.exercises.lesson_14 import part_factors, turn_mask
@@ -300,17 +299,13 @@ def test_every_state_of_the_widgets_shows_what_plain_loops_say(lesson):
     (hero, average) = EXPECTED[NAME]
     rights = (lambda state: hero(state, lesson[1]["three"]), average)
     for (widget, controls), right in zip(lesson[1]["widgets"], rights, strict=True):
-        html = widget._repr_html_()
-        size += len(html)
-        drawn = pictures(html)
-        states = list(itertools.product(*controls.values()))
-        assert len(drawn) == len(states) <= 60  # equal pictures would be stored once
-        for state, (picture, tables) in zip(states, drawn, strict=True):
-            labels = [label.replace("_", " ") for label in controls]
-            named = dict(zip(labels, map(str, state), strict=True))
-            assert wrong_cells(tables, right(named)) == [], named
+        size += len(widget._repr_html_())
+        states = list(states_of(widget, controls))
+        assert len(states) <= 60
+        for state, picture, tables in states:
+            assert wrong_cells(tables, right(state)) == [], state
             captions = [caption.text for caption in picture.find_all("figcaption")]
             said = sum(numbers(r"(\d+) (?:targets|tokens) count", " ".join(captions)))
             outlined = len(picture.find_all("td", class_="x"))
-            assert outlined == said or (named.get("counts", "answers only") != "answers only")
+            assert outlined == said or (state.get("counts", "answers only") != "answers only")
     assert size < 300_000

@@ -244,19 +244,26 @@ def wrong_cells(tables, expected):
     ]
 
 
+def states_of(widget, controls):
+    """(state, picture, tables) of each state of a widget's page; a state names its controls' values
+    as the widget says them. Equal pictures would be stored once, so no two are alike."""
+    labels = [label.replace("_", " ") for label in controls]
+    states = list(itertools.product(*controls.values()))
+    drawn = pictures(widget._repr_html_())
+    assert len(drawn) == len(states)
+    for state, (picture, tables) in zip(states, drawn, strict=True):
+        yield dict(zip(labels, map(str, state), strict=True)), picture, tables
+
+
 def every_state_is_right(name, until, fewest):
     """Each widget of a lesson shows, in each of its states, the right numbers, and no two alike."""
     lesson = lesson_of_a_page(name, until)
     assert len(lesson.widgets) == len(EXPECTED[name])
     size = 0
     for (widget, controls), expected in zip(lesson.widgets, EXPECTED[name], strict=True):
-        html = widget._repr_html_()
-        size += len(html.encode())
-        shown = pictures(html)
-        labels = [label.replace("_", " ") for label in controls]
-        states = list(itertools.product(*controls.values()))
-        assert len(shown) == len(states) >= fewest  # equal pictures would be stored once
-        for state, (_, tables) in zip(states, shown, strict=True):
-            named = dict(zip(labels, map(str, state), strict=True))
-            assert wrong_cells(tables, expected(named)) == [], named
+        size += len(widget._repr_html_().encode())
+        states = list(states_of(widget, controls))
+        assert len(states) >= fewest
+        for state, _, tables in states:
+            assert wrong_cells(tables, expected(state)) == [], state
     assert size < 300_000, "what a page spends on widgets"

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from small_qwen3 import small_qwen3
 
 transformers = pytest.importorskip("transformers")
 
@@ -12,18 +13,7 @@ LONG = [9, 8, 7, 6, 5, 4, 3, 2]
 
 @pytest.fixture(scope="module")
 def model():
-    torch.manual_seed(0)
-    config = transformers.Qwen3Config(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        initializer_range=0.3,
-    )
-    return transformers.Qwen3ForCausalLM(config).eval()
+    return small_qwen3()
 
 
 @pytest.fixture

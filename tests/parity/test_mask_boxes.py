@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from small_qwen3 import small_qwen3
 
 from qwenlab import combined_mask, left_pad, position_ids
 
@@ -15,19 +16,7 @@ POSITIONS = position_ids(REAL)
 
 def made(kind):
     """A small Qwen3 that attends by `kind`, and a list of the masks that its layers are given."""
-    torch.manual_seed(0)
-    config = transformers.Qwen3Config(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        initializer_range=0.3,
-        attn_implementation=kind,
-    )
-    model = transformers.Qwen3ForCausalLM(config).eval()
+    model = small_qwen3(attn_implementation=kind)
     given = []
     model.model.layers[0].self_attn.register_forward_pre_hook(
         lambda module, arguments, named: given.append(named["attention_mask"]), with_kwargs=True

@@ -104,7 +104,6 @@ class Engine:
             chunk = whole_multiple(chunk, WIDTH)
         slots = min(slots, policy.max_slots or slots)
         self.model = model
-        self.invariant = invariant
         self.sampler = checked(sampler) if sampler else sample
         self.scheduler = Scheduler(slots, strategy, token_budget, chunk, pinned=state is not None)
         self.runner = InvariantRunner(model, slots) if invariant else Runner(model, slots, state)
@@ -308,8 +307,7 @@ class Engine:
         if self.scheduler.pinned:
             raise ValueError("resize can't change the slots of a caller's own state")
         self.scheduler.resize(slots)
-        kind = InvariantRunner if self.invariant else Runner
-        self.runner = kind(self.model, slots)
+        self.runner = type(self.runner)(self.model, slots)
 
     # --- Refusals ----------------------------------------------------------------------------
 

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import torch
 
 from qwenlab.model.config import Config
+from qwenlab.model.deltanet import CHUNK_SIZE
 
 CHUNK = 256  # prompt tokens that a slot prefills per step, unless the caller says otherwise
-DELTA_CHUNK = 64  # tokens that the delta rule takes at a time: DeltaNet.chunk_size
 INDEX_BYTES = 8  # an int64
 
 
@@ -134,14 +134,8 @@ def recurrent_bytes(config: Config, dtype: torch.dtype) -> int:
     taps = config.linear_conv_kernel_dim
     heads = config.linear_num_value_heads
     recurrent_state = heads * config.linear_key_head_dim * config.linear_value_head_dim
-    conv_state = (taps - 1) * conv_channels(config)
+    conv_state = (taps - 1) * config.conv_channels
     return layers_linear * (conv_state * dtype.itemsize + recurrent_state * precise_size(dtype))
-
-
-def conv_channels(config: Config) -> int:
-    """Channels of the short convolution: DeltaNet's queries, keys and values side by side."""
-    key_width = config.linear_num_key_heads * config.linear_key_head_dim
-    return 2 * key_width + config.linear_num_value_heads * config.linear_value_head_dim
 
 
 def precise_size(dtype: torch.dtype) -> int:
@@ -239,7 +233,7 @@ def deltanet_moments(config: Config, dtype: torch.dtype, width: int) -> list[int
     key_dim = config.linear_key_head_dim
     value_dim = config.linear_value_head_dim
     taps = config.linear_conv_kernel_dim
-    channels = conv_channels(config)
+    channels = config.conv_channels
     value_width = heads * value_dim
     # The layer's input and its norm; qkv, z, b and a.
     held = width * (2 * config.hidden_size + channels + value_width + 2 * heads) * size
@@ -259,8 +253,8 @@ def deltanet_moments(config: Config, dtype: torch.dtype, width: int) -> list[int
     memory = heads * key_dim * value_dim * precise  # a recurrent_state
     joining = held + ordered + 2 * out + memory
     moments = [convolving, joining, gating]
-    for start in range(0, width, DELTA_CHUNK):
-        length = min(DELTA_CHUNK, width - start)
+    for start in range(0, width, CHUNK_SIZE):
+        length = min(CHUNK_SIZE, width - start)
         square = heads * length * length * precise
         values = heads * length * value_dim * precise
         keys = heads * length * key_dim * precise

@@ -151,10 +151,9 @@ def elementwise_widths(config: Config) -> dict[str, int]:
     widths = {"intermediate_size": config.intermediate_size}
     if "linear_attention" in config.layer_types:
         value_width = config.linear_num_value_heads * config.linear_value_head_dim
-        key_width = config.linear_num_key_heads * config.linear_key_head_dim
         widths["linear_num_value_heads"] = config.linear_num_value_heads
         widths["linear attention's value width"] = value_width
-        widths["linear attention's channels"] = 2 * key_width + value_width
+        widths["linear attention's channels"] = config.conv_channels
     return widths
 
 

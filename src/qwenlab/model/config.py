@@ -72,6 +72,12 @@ class Config:
         """How many features of a head RoPE rotates."""
         return int(self.head_dim * self.partial_rotary_factor)
 
+    @property
+    def conv_channels(self) -> int:
+        """Channels of DeltaNet's short convolution: queries, keys and values side by side."""
+        key_width = self.linear_num_key_heads * self.linear_key_head_dim
+        return 2 * key_width + self.linear_num_value_heads * self.linear_value_head_dim
+
     @classmethod
     def from_folder(cls, folder: str | Path) -> "Config":
         """Reads `folder/config.json`. Raises ConfigError in one line that names the file."""

@@ -16,6 +16,7 @@ from qwenlab.model.batch import ForwardBatch
 from qwenlab.model.config import Config
 from qwenlab.model.layers import RMSNorm, at_least_float32
 
+CHUNK_SIZE = 64  # tokens that the rule takes at a time
 # Published in float32 whatever the other tensors are: small changes here add up over the tokens.
 KEPT_FLOAT32 = ("linear_attn.A_log", "linear_attn.norm.weight")
 
@@ -31,14 +32,14 @@ class DeltaNet(nn.Module):
     def __init__(self, config: Config, layer: int):
         super().__init__()
         self.layer = layer  # where the state keeps this layer's two tensors
-        self.chunk_size = 64
+        self.chunk_size = CHUNK_SIZE
         self.key_heads = config.linear_num_key_heads
         self.value_heads = config.linear_num_value_heads
         self.head_k_dim = config.linear_key_head_dim
         self.head_v_dim = config.linear_value_head_dim
         self.key_width = self.key_heads * self.head_k_dim
         self.value_width = self.value_heads * self.head_v_dim
-        channels = 2 * self.key_width + self.value_width
+        channels = config.conv_channels
         hidden = config.hidden_size
         self.in_proj_qkv = nn.Linear(hidden, channels, bias=False)
         self.in_proj_z = nn.Linear(hidden, self.value_width, bias=False)
@@ -187,7 +188,7 @@ def delta_chunks(
     g: Tensor,
     beta: Tensor,
     recurrent_state: Tensor,
-    chunk_size: int = 64,
+    chunk_size: int = CHUNK_SIZE,
 ) -> tuple[Tensor, Tensor]:
     """The rule for many tokens, `chunk_size` at a time as matrix products (arXiv:2406.06484).
 

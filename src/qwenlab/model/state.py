@@ -297,13 +297,11 @@ def shapes(config: Config, capacity: int) -> dict[str, dict[str, tuple[int, ...]
     """The shapes of what a slot holds, by kind of layer and tensor."""
     cache = (config.num_key_value_heads, capacity, config.head_dim)
     heads = config.linear_num_value_heads
-    key_width = config.linear_num_key_heads * config.linear_key_head_dim
-    channels = 2 * key_width + heads * config.linear_value_head_dim
     recurrent = (heads, config.linear_key_head_dim, config.linear_value_head_dim)
     return {
         "full_attention": {"keys": cache, "values": cache},
         "linear_attention": {
-            "conv_state": (config.linear_conv_kernel_dim - 1, channels),
+            "conv_state": (config.linear_conv_kernel_dim - 1, config.conv_channels),
             "recurrent_state": recurrent,
         },
     }

@@ -17,13 +17,12 @@ from qwenlab import exercises
 from qwenlab.exercises import Exercise
 from qwenlab.teach.comparing import (
     describe,
-    first_difference,
+    differences,
     is_tensor,
     kind,
     plain,
     same,
     show,
-    tolerance_of,
 )
 from qwenlab.teach.heatmaps import heatmap
 from qwenlab.teach.pictures import Html, side_by_side
@@ -173,7 +172,7 @@ def _unlike(result: str, right: Any, other: Any) -> str:
         return f"{result} should be {describe(right)}, yours is {describe(other)}."
     if not is_tensor(right):
         return f"{result} has the wrong value."
-    index = first_difference(right, other)
+    index = differences(right, other)[0]
     due, found = right[tuple(index)].item(), other[tuple(index)].item()
     values = f"expected {_digits(due)}, yours is {_digits(found)}"
     return f"{result} has wrong values, first at {index}: {values}."
@@ -246,9 +245,7 @@ def _picture(value: Any, title: str, right: Any = None) -> Html | None:
         return None
     marked = []
     if right is not None and right.shape == value.shape:
-        tolerance = tolerance_of(right)
-        equal = right.double().isclose(value.double(), tolerance, tolerance, equal_nan=True)
-        marked = (~equal).nonzero().tolist()
+        marked = differences(right, value)
     if marked:
         title += " (wrong cells outlined)"
     return heatmap(value, title=title, marked=marked)

@@ -82,11 +82,11 @@ def tolerance_of(tensor: Any) -> float:
     return PRECISE if str(tensor.dtype) == "torch.float64" else RELATIVE
 
 
-def first_difference(right: Any, theirs: Any) -> list[int]:
-    """Where two tensors of one shape differ first, as an index."""
+def differences(right: Any, theirs: Any) -> list[list[int]]:
+    """Where two tensors of one shape differ, as indices."""
     tolerance = tolerance_of(right)
     equal = right.double().isclose(theirs.double(), tolerance, tolerance, equal_nan=True)
-    return (~equal).nonzero()[0].tolist()
+    return (~equal).nonzero().tolist()
 
 
 def describe(value: Any) -> str:
