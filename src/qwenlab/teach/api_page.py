@@ -2,7 +2,7 @@
 into the page that has the line MARK.
 
 Public are the names in `__all__` of `qwenlab` and of its packages. Docstrings are Markdown, as the
-page is, so they stand there as they are written.
+page is.
 """
 
 import inspect
@@ -19,6 +19,8 @@ LONGEST = 80  # characters of a signature on one line
 # Of a type in a signature, where it comes from; "torch." stays.
 MODULES = re.compile(r"\b(?:collections\.abc|pathlib|typing|qwenlab(?:\.\w+)+)\.(?=\w)")
 CODE = re.compile(r"(`[^`]*`)")
+OUTCOME = re.compile(r"(?<![^.;\s] )\b(Returns|Raises)\b")
+ANGLE = re.compile(r"<(?! )")
 
 
 def setup(app: "Sphinx") -> dict[str, bool]:
@@ -81,9 +83,8 @@ def public_members(kind: type) -> Iterator[tuple[str, Callable | property]]:
 
 
 def signature(name: str, value: Callable) -> str:
-    """A block of code: the call with its defaults and types. Empty for an error, which is raised
-    and not called."""
-    if inspect.isclass(value) and issubclass(value, BaseException):
+    """A block of code: the call with its defaults and types. Empty for an error."""
+    if is_error(value):
         return ""
     found = inspect.signature(value)
     parameters = []
@@ -106,7 +107,20 @@ def signature(name: str, value: Callable) -> str:
     return f"```python\n{call}\n```"
 
 
-def documentation(value: object) -> str:
-    """The docstring. Outside code, what HTML would take for a tag stays text."""
+def documentation(value: Callable | property) -> str:
+    """The docstring, in which arguments are set as code where it explains them."""
+    function = value.fget if isinstance(value, property) else value
+    names = [] if is_error(function) else list(inspect.signature(function).parameters)
+    explained = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, names))})(?=: | \([A-Z])")
     parts = CODE.split(inspect.getdoc(value) or "")
-    return "".join(part if CODE.fullmatch(part) else part.replace("<", r"\<") for part in parts)
+    for place, part in enumerate(parts):
+        if not CODE.fullmatch(part):
+            part = explained.sub(r"`\1`", part) if names else part
+            part = OUTCOME.sub(r"**\1**", part)
+            parts[place] = ANGLE.sub(r"\<", part)  # HTML would take it for a tag
+    return "".join(parts)
+
+
+def is_error(value: object) -> bool:
+    """Errors are raised, not called."""
+    return inspect.isclass(value) and issubclass(value, BaseException)
