@@ -145,8 +145,8 @@ def test_a_page_says_what_it_is_about_and_has_a_preview(published):
     assert lesson["description"] == lesson["og:description"] == "A claim, in bold type."
     assert lesson["og:title"] == "One cell" and lesson["og:site_name"] == "qwenlab"
     assert lesson["og:url"] == f"{base}/notebooks/01-one-cell.html"
-    assert lesson["og:image"] == f"{base}/_static/preview.png"
-    assert (published / "_build" / "html" / "_static" / "preview.png").is_file()
+    assert lesson["og:image"] == f"{base}/_static/lesson.png"
+    assert (published / "_build" / "html" / "_static" / "lesson.png").is_file()
     assert meta(site_elements(published, "book/api.html"))["description"].startswith("Everything")
     assert "og:title" not in meta(site_elements(published, "search.html"))
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 LONGEST = 200  # characters of a description
-PICTURE = "book/images/preview.png"
-PICTURE_TEXT = "A widget of the course: a batch of prompts, and the pads that make it a rectangle"
+PICTURE = "book/images/lesson.png"  # of the README too; see scripts/readme_picture.py
+PICTURE_TEXT = "A page of the lesson on left padding: a small model runs in it."
 ASIDE = (nodes.Admonition, nodes.container, nodes.table, nodes.list_item)
 NOT_FOUND = """<!doctype html>
 <html lang="en">
@@ -48,9 +48,9 @@ if (theme === "light" || theme === "dark") document.documentElement.style.colorS
 <h1>There is no page at this address</h1>
 <p>It may have moved. <a href="{root}{first}">The first page</a> shows the way through the course,
 and you can <a href="{root}search.html">search</a> it.</p>
-<ul>
+<ol>
 {pages}
-</ul>
+</ol>
 </body>
 </html>
 """
