@@ -90,7 +90,7 @@ EXERCISES["fixed-rows"] = Exercise(
     mistakes=(
         (
             lambda x, rows, product: product(x),
-            "you passed all rows at once. Split them into pieces of `rows`, so that the shape is fixed.",
+            "you passed all rows at once, however many. Split them into pieces of `rows`.",
         ),
         (
             _last_piece_shorter,
@@ -129,7 +129,7 @@ def _logits() -> Cases:
             [4.0, 0.0, 2.5, -1.0],  # 1.5
             [0.0, 1.0, 8.0, 5.0],  # 3
             [2.0, 2.0, 0.0, 1.0],  # a tie
-            [-7.0, 1.0, 1.75, -8.0],  # 0.75
+            [-7.0, 1.0, 1.75, -12.0],  # 0.75
             [3.0, 2.5, 2.75, -1.0],  # 0.25, and the mean is near
         ]
     )
