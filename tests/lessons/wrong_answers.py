@@ -18,6 +18,7 @@ from qwenlab.exercises.lesson_11 import last_box
 from qwenlab.exercises.lesson_13 import average_loss, completion_mask, silent_groups
 from qwenlab.exercises.lesson_14 import part_factors, turn_mask
 from qwenlab.exercises.lesson_15 import batch_bytes
+from qwenlab.exercises.lesson_16 import may_flip
 
 # --- Lesson 01 ---
 
@@ -232,6 +233,17 @@ def numbers_of_weights(weights, config, rows, context, size):
     return batch_bytes(weights * size, config, rows, context, size)
 
 
+# --- Lesson 16 ---
+
+
+def flips_as_numbers(logits, moved):
+    return may_flip(logits, moved).long()
+
+
+def flips_as_a_column(logits, moved):
+    return may_flip(logits, moved)[:, None]
+
+
 ANSWERS = {
     "bytes-per-step": {two_matrices_in_the_mlp: "count the matrices"},
     "left-pad": {a_mask_of_integers: "the mask is bool"},
@@ -276,4 +288,8 @@ ANSWERS = {
     "part-factors": {one_factor: "one factor per micro-batch"},
     "rows-that-fit": {rows_not_rounded: "round down"},
     "batch-bytes": {numbers_of_weights: "print the two parts"},
+    "may-flip": {
+        flips_as_numbers: "answer with bool",
+        flips_as_a_column: "one answer for each step",
+    },
 }

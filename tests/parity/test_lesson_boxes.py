@@ -260,3 +260,24 @@ def test_15_every_row_s_cache_is_as_wide_as_the_longest_and_grows_at_each_step(m
 def test_15_a_static_cache_is_made_whole_in_the_first_pass(model, monkeypatch):
     found = shapes_over_steps(model, monkeypatch, "StaticLayer", cache_implementation="static")
     assert set(found) == {(2, len(LONG) + NEW - 1)} and len(found) == NEW
+
+
+# --- Lesson 16: bits ---
+
+
+def test_16_deterministic_algorithms_change_no_bit_and_generate_has_no_option_for_it(model):
+    """Whether a row's bits depend on its neighbours is the kernels' affair, before and after."""
+    rows = torch.tensor([[5]] * 8)
+
+    def logits():
+        with torch.no_grad():
+            return [model(rows[:count]).logits for count in (1, 8)]
+
+    before = logits()
+    torch.use_deterministic_algorithms(True)
+    try:
+        after = logits()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(map(torch.equal, before, after))
+    assert not any("invarian" in option for option in vars(model.generation_config))
