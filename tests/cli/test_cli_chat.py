@@ -1,5 +1,6 @@
 """`qwenlab chat`: at a terminal and in a pipe, with Ctrl-C, and one line for whatever is wrong."""
 
+import contextlib
 import io
 import os
 import re
@@ -16,7 +17,8 @@ import qwenlab
 from qwenlab.chat import terminal
 from qwenlab.cli.main import main
 
-pty = pytest.importorskip("pty")
+with contextlib.suppress(ImportError):  # not on Windows
+    import pty
 ANSWER = "<think>\n12+5=17\n</think>\n\n\\boxed{17}\n"
 
 
@@ -51,6 +53,8 @@ class Terminal:
     """The command at a terminal of its own, so that Ctrl-C is a key."""
 
     def __init__(self, folder, *arguments, **variables):
+        if not hasattr(os, "setsid"):
+            pytest.skip("needs os.setsid, for a terminal of its own")
         self.keys, screen = pty.openpty()
         self.shown = b""
         variables = {"TERM": "dumb", "NO_COLOR": None} | variables
