@@ -140,7 +140,7 @@ def set_repository(root: Path, url: str, branch: str) -> list[Path]:
         if new != old:
             changed[path] = new
     for path, text in changed.items():
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", newline="\n")
     return list(changed)
 
 

@@ -45,7 +45,7 @@ def kept_by_the_book(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode |
     library = KEPT / "qwenlab-library"
     if os.environ.get("QWENLAB_WITHOUT"):
         return None
-    if not library.is_file() or library.read_text() != hash_of_this_library():
+    if not library.is_file() or library.read_text(encoding="utf-8") != hash_of_this_library():
         return None
     _, key = JupyterCacheBase(KEPT).create_hashed_notebook(notebook)
     path = KEPT / "executed" / key / "base.ipynb"

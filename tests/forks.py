@@ -62,7 +62,7 @@ class Forked:
             pytest.skip("needs the module resource, to limit how large a file may grow")
         self.folder = folder
         self.log = folder.with_name(f"{folder.name}.places")
-        self.log.write_text("")
+        self.log.write_text("", encoding="utf-8")
         for stream in streams[1:]:
             if stream is not None:
                 Path(stream).touch()
@@ -92,7 +92,7 @@ class Forked:
     @property
     def places(self) -> list[str]:
         """The names of the operations so far."""
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
+        return [json.loads(line) for line in self.log.read_text(encoding="utf-8").splitlines()]
 
 
 def child(function, arguments, place, streams, cwd, settings, variables):

@@ -59,7 +59,7 @@ def loaded() -> dict[str, set[str]]:
 def printed(program: str, argument: str) -> list[str]:
     """The lines that a program prints in a process of its own."""
     command = [sys.executable, "-c", program, argument]
-    run = subprocess.run(command, capture_output=True, text=True)
+    run = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     assert run.returncode == 0, run.stderr
     return run.stdout.splitlines()
 
@@ -84,5 +84,7 @@ def test_check_loads_the_file_of_its_lesson_only(loaded):
 
 def test_the_scheduler_needs_no_torch():
     program = "import sys, qwenlab.engine.scheduler; print('torch' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, encoding="utf-8"
+    )
     assert (run.stdout.strip(), run.stderr) == ("False", "")

@@ -87,6 +87,7 @@ def told(tmp_path_factory) -> dict:
         capture_output=True,
         text=True,
         timeout=300,
+        encoding="utf-8",
     )
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)

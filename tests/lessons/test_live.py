@@ -38,6 +38,7 @@ def test_a_lesson_runs_live_and_its_sliders_move_one_picture(path, version):
         capture_output=True,
         text=True,
         env=environment,
+        encoding="utf-8",
     )
     assert run.returncode == 0, run.stderr[-3000:]
     found = json.loads(run.stdout.splitlines()[-1])

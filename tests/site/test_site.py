@@ -38,9 +38,10 @@ def small_book(folder, cell, **metadata):
         copy(ROOT / name, folder / name)
     shutil.copytree(ROOT / "book", folder / "book", ignore=shutil.ignore_patterns("*.md"))
     (folder / "_toc.yml").write_text(
-        "format: jb-book\nroot: book/page\nchapters:\n- file: notebooks/01-one-cell\n"
+        "format: jb-book\nroot: book/page\nchapters:\n- file: notebooks/01-one-cell\n",
+        encoding="utf-8",
     )
-    (folder / "book" / "page.md").write_text("# A page of prose\n\nWords.\n")
+    (folder / "book" / "page.md").write_text("# A page of prose\n\nWords.\n", encoding="utf-8")
     notebook = nbformat.v4.new_notebook(
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
         cells=[
@@ -54,7 +55,7 @@ def small_book(folder, cell, **metadata):
 
 def build(folder, *flags):
     command = [str(Path(sys.executable).parent / "jupyter-book"), "build", str(folder), *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, encoding="utf-8")
 
 
 def test_a_failing_cell_fails_the_build_each_time(tmp_path):
@@ -68,7 +69,7 @@ def test_a_failing_cell_fails_the_build_each_time(tmp_path):
 
 def test_a_good_cell_passes_and_launch_addresses_are_notebooks(tmp_path):
     small_book(tmp_path, "# @title One by one\n1/1", tags=["hide-input"])
-    (tmp_path / "book" / "page.md").write_text(EXECUTED_PROSE)
+    (tmp_path / "book" / "page.md").write_text(EXECUTED_PROSE, encoding="utf-8")
     set_repository(tmp_path, URL, "main")
     run = build(tmp_path, "-W", "-n", "--keep-going")
     assert run.returncode == 0, run.stdout + run.stderr

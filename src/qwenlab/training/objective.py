@@ -16,8 +16,8 @@ def advantages(rewards: Tensor) -> Tensor:
     1e-4), group by group.
 
     rewards (prompts, rollouts); returns the same shape in float32, on the same device. Exactly 0 in
-    a zero-variance group (one answer, or equal rewards). Means over the whole batch would reward easy problems, not
-    good answers.
+    a zero-variance group (one answer, or equal rewards). Means over the whole batch would reward
+    easy problems, not good answers.
     """
     device = rewards.device
     # In float64, so that the mean of equal rewards is exact; on the host, because not every device
