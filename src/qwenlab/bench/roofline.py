@@ -78,6 +78,8 @@ def synchronise(device: torch.device) -> None:
     """Waits for a GPU, which goes on working after a call returns, before a clock is read."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
 
 
 def decode_bound(

@@ -72,7 +72,9 @@ class Curve(Html):
         highest = max(self.series, key=lambda name: np.array(self.series[name])[:, 1].max())
         figure, axes = subplots(figsize=(5.6, 3.3), layout="constrained")
         quiet = {"color": palette.LIGHT["muted"], "fontsize": 9}
-        plain = FuncFormatter(lambda value, _: number(value))
+        lowest = min(point[2] for point in chain.from_iterable(self.series.values()))
+        # What is never negative has no negative ticks.
+        plain = FuncFormatter(lambda value, _: "" if value < 0 <= lowest else number(value))
         for i, (name, points) in enumerate(self.series.items()):
             xs, medians, lows, highs = np.array(points).T
             spread = [medians - lows, highs - medians] if (lows < highs).any() else None
