@@ -17,6 +17,7 @@ from qwenlab.exercises.lesson_09 import delta_step, state_bytes
 from qwenlab.exercises.lesson_11 import last_box
 from qwenlab.exercises.lesson_13 import average_loss, completion_mask, silent_groups
 from qwenlab.exercises.lesson_14 import part_factors, turn_mask
+from qwenlab.exercises.lesson_16 import may_flip
 
 # --- Lesson 01 ---
 
@@ -220,6 +221,17 @@ def one_factor(counts):
     return part_factors(counts).sum()
 
 
+# --- Lesson 16 ---
+
+
+def flips_as_numbers(logits, moved):
+    return may_flip(logits, moved).long()
+
+
+def flips_as_a_column(logits, moved):
+    return may_flip(logits, moved)[:, None]
+
+
 ANSWERS = {
     "bytes-per-step": {two_matrices_in_the_mlp: "count the matrices"},
     "left-pad": {a_mask_of_integers: "the mask is bool"},
@@ -262,4 +274,8 @@ ANSWERS = {
     "average-loss": {one_weight: "one weight per token"},
     "turn-mask": {turns_as_numbers: "of dtype bool"},
     "part-factors": {one_factor: "one factor per micro-batch"},
+    "may-flip": {
+        flips_as_numbers: "answer with bool",
+        flips_as_a_column: "one answer for each step",
+    },
 }

@@ -229,3 +229,24 @@ def test_14_labels_made_from_ids_ignore_a_stop_that_is_the_pad():
     assert mine[0].tolist() == [-100, -100, STOP, -100, -100] and mine[1, -1] == STOP
     made = transformers.DataCollatorForLanguageModeling(tokenizer, mlm=False)
     assert not (made([{"input_ids": row} for row in ids])["labels"] == STOP).any()
+
+
+# --- Lesson 16: bits ---
+
+
+def test_16_deterministic_algorithms_change_no_bit_and_generate_has_no_option_for_it(model):
+    """Whether a row's bits depend on its neighbours is the kernels' affair, before and after."""
+    rows = torch.tensor([[5]] * 8)
+
+    def logits():
+        with torch.no_grad():
+            return [model(rows[:count]).logits for count in (1, 8)]
+
+    before = logits()
+    torch.use_deterministic_algorithms(True)
+    try:
+        after = logits()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(map(torch.equal, before, after))
+    assert not any("invarian" in option for option in vars(model.generation_config))
