@@ -257,7 +257,7 @@ def test_the_script_makes_such_results(monkeypatch, tmp_path, capsys):
             part,
         )
     run("--merge", *parts, "--out", tmp_path / "all.json")
-    made = json.loads((tmp_path / "all.json").read_text())
+    made = json.loads((tmp_path / "all.json").read_text(encoding="utf-8"))
     shipped = stored("distillation")
     assert [run["seed"] for run in made["runs"]] == [0, 1]
     assert made.keys() == shipped.keys() and made["runs"][0].keys() == shipped["runs"][0].keys()
