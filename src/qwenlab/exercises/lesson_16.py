@@ -180,12 +180,12 @@ EXERCISES["may-flip"] = Exercise(
             "the best may fall by `moved` while the second rises by as much: together twice that.",
         ),
         (
-            lambda logits, moved: _margin(logits) < 2 * moved,
-            "exactly twice is enough for a tie, and a tie may go either way.",
-        ),
-        (
             lambda logits, moved: _next_value(logits) <= 2 * moved,
             "two equal logits are a tie already. You took the second of the *different* values.",
+        ),
+        (
+            lambda logits, moved: _margin(logits) < 2 * moved,
+            "exactly twice is enough for a tie, and a tie may go either way.",
         ),
         (
             lambda logits, moved: logits.amax(-1) - logits.amin(-1) <= 2 * moved,
