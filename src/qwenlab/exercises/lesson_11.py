@@ -81,6 +81,17 @@ def _with_spaces(text: str) -> str:
     return _raw(text, place + len(START)) if place >= 0 else ""
 
 
+def _greedy(text: str) -> str:
+    """From the FIRST box to the last closing brace, as the pattern `(.*)` reads."""
+    found = re.findall(r"\\boxed\{(.*)\}", text)
+    return found[-1].strip() if found else ""
+
+
+def _with_its_braces(text: str) -> str:
+    inside = last_box(text)
+    return f"{{{inside}}}" if inside else ""
+
+
 def _whole_text(text: str) -> str:
     return last_box(text) if START in text else text
 
@@ -96,6 +107,12 @@ EXERCISES["last-box"] = Exercise(
             _to_the_last_brace,
             "you read up to the last closing brace of the text. The box ends at its own.",
         ),
+        (
+            _greedy,
+            "`(.*)` takes all it can get, from the first box to the last closing brace. Braces "
+            "are counted, not matched.",
+        ),
+        (_with_its_braces, "the outer braces are those of \\boxed. Leave them off."),
         (
             _last_closed,
             "the last box is empty or never closes, and an earlier one does not stand in for it.",
@@ -293,6 +310,19 @@ EXERCISES["problems-needed"] = Exercise(
         (
             lambda p, width: _first(lambda n: interval_width(p, n, 1.0) <= width),
             "with z = 1 this is the 68 % interval. For 95 % z is 1.96.",
+        ),
+        (
+            lambda p, width: _first(lambda n: interval_width(p, n, 2.0) <= width),
+            "z = 2 is 1.96 rounded up. Take `accuracy_interval` as it is.",
+        ),
+        (
+            lambda p, width: max(1, ceil(Z**2 * p * (1 - p) / width**2)),
+            "this is the textbook's for p ± width. Here `width` goes from one end to the other, "
+            "and the interval is Wilson's.",
+        ),
+        (
+            lambda p, width: 10 * ceil(problems_needed(p, width) / 10),
+            "enough, but not the smallest: go up by single problems.",
         ),
         (
             lambda p, width: ceil(1 / width),
