@@ -55,7 +55,7 @@ read: $(VENV)/created ## print the order in which to read the library
 
 repository: $(VENV)/created ## set the course's address: URL=https://host/owner/repo BRANCH=main (URL= removes it)
 	@$(if $(filter undefined,$(origin URL)),echo "Say which address: make repository URL=https://host/owner/repo BRANCH=main" >&2; exit 2)
-	@$(PYTHON) scripts/set_repository.py --url "$(URL)" --branch "$(or $(BRANCH),main)"
+	@$(PYTHON) scripts/set_repository.py --url "$(URL)" --branch "$(or $(BRANCH),main)" --pages "$(PAGES)"
 
 clean: ## remove what was built; the environments stay
 	rm -rf _build .pytest_cache .ruff_cache .hypothesis

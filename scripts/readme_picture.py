@@ -1,5 +1,5 @@
-"""Takes the picture of the README: the first widget of lesson 02 on the built site (run `make
-book` first).
+"""Takes the picture of the README and of link previews: the first screen of lesson 02 on the built
+site, after its widget has run (run `make book` first).
 
     .venv/bin/python scripts/readme_picture.py
 
@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LESSON = ROOT / "_build" / "html" / "notebooks" / "02-left-padding.html"
 PICTURE = ROOT / "book" / "images" / "lesson.png"
+WINDOW = {"width": 1320, "height": 692}  # the shape in which links are previewed
 
 
 def main() -> int:
@@ -35,16 +36,10 @@ def main() -> int:
         browser = playwright.chromium.launch(
             executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
         )
-        page = browser.new_page(viewport={"width": 1200, "height": 560}, color_scheme="light")
+        page = browser.new_page(viewport=WINDOW, color_scheme="light")
         page.goto(LESSON.as_uri(), wait_until="networkidle")
-        widget = page.locator(".qwl-explore").first
-        widget.locator("input[type=range]").first.focus()
-        page.keyboard.press("ArrowRight")
-        widget.evaluate(
-            "(w) => window.scrollBy(0, w.getBoundingClientRect().bottom - window.innerHeight + 30)"
-        )
-        page.evaluate("document.activeElement.blur()")
-        page.wait_for_timeout(500)
+        page.locator(".qwl-page input").first.wait_for()
+        page.wait_for_timeout(2000)  # the model in the page is loaded and has answered
         page.screenshot(path=PICTURE)
         browser.close()
     print(f"wrote {PICTURE.relative_to(ROOT)} ({PICTURE.stat().st_size / 1000:.0f} kB)")

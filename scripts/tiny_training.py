@@ -130,7 +130,8 @@ def tensors(batch: list[Row], pad_id: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def optimisers(model: Model, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the layers, AdamW for the embedding and the norms."""
+    """Muon for the matrices inside the layers (Jordan et al. 2024), AdamW for the embedding and the
+    norms."""
     hidden = []
     others = []
     for name, parameter in model.named_parameters():

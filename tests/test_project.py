@@ -3,6 +3,7 @@ spelling."""
 
 import ast
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -140,7 +141,8 @@ def test_requirements_pin_everything_that_the_project_asks_for():
 
 def test_binder_installs_what_the_library_needs():
     """Everything in pyproject.toml comes from conda-forge there, save one pure Python package that
-    pip fetches."""
+    pip fetches. Binder keeps this environment from one commit to the next, because it names no file
+    of the repository; the library itself follows."""
     import yaml
     from packaging.requirements import Requirement
 
@@ -151,10 +153,14 @@ def test_binder_installs_what_the_library_needs():
         requirement = Requirement(asked)
         if requirement.name == "math-verify":
             # brings the parser latex2sympy2_extended along, and needs SymPy, which is there
+            assert environment["dependencies"][-1] == {"pip": [asked]}
             continue
         wanted = f"{names.get(requirement.name, requirement.name)}{requirement.specifier}"
         assert wanted in environment["dependencies"], wanted
     assert "sympy" in environment["dependencies"]
+    library = ROOT / ".binder" / "postBuild"
+    assert "pip install --no-deps" in library.read_text(encoding="utf-8")
+    assert os.access(library, os.X_OK) or os.name == "nt"
 
 
 # --- The files as a reader finds them --------------------------------------------------------------------------------
@@ -167,13 +173,37 @@ def test_every_make_command_in_the_prose_exists():
         )
     )
     assert {"help", "book", "test", "test-all", "lab", "repository", "clean"} <= targets
-    weekly = ROOT / ".github" / "workflows" / "weekly.yml"
-    for path in [ROOT / "README.md", *(ROOT / "book").glob("*.md"), weekly]:
+    workflows = list((ROOT / ".github" / "workflows").glob("*.yml"))
+    assert workflows
+    for path in [ROOT / "README.md", *(ROOT / "book").glob("*.md"), *workflows]:
         commands = re.findall(
             r"(?:^|`|run: )make ([a-z-]+)", path.read_text(encoding="utf-8"), re.MULTILINE
         )
         assert set(commands) <= targets, path.name
-    assert commands == ["book", "test-all"]
+
+
+def steps_of(name):
+    """The commands of each job of a workflow."""
+    import yaml
+
+    text = (ROOT / ".github" / "workflows" / name).read_text(encoding="utf-8")
+    jobs = yaml.safe_load(text)["jobs"]
+    return {
+        job: [step["run"] for step in about["steps"] if "run" in step]
+        for job, about in jobs.items()
+    }
+
+
+def test_the_workflows_do_what_the_project_s_own_commands_do():
+    """Where there is no make, what make would do."""
+    test, weekly = steps_of("test.yml"), steps_of("weekly.yml")
+    assert test["linux"] == test["macos"] == ["make book", "make test"]
+    assert weekly["test-all"] == ["make book", "make test-all"]
+    assert weekly["newest-torch"][-2:] == ["make book", "make test"]
+    rules = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for command in test["windows"]:
+        for word in command.removeprefix("python -m").removeprefix("jupyter-book").split():
+            assert word.replace("--editable", "-e") in rules, command
 
 
 def test_make_test_needs_no_second_environment():

@@ -9,17 +9,28 @@ from pathlib import Path
 
 import pytest
 import yaml
-from set_repository import INSTALL_CELL_ID, RepositoryError, install_cell, set_repository
+from set_repository import (
+    BLOCKS,
+    INSTALL_CELL_ID,
+    INSTALL_CELL_METADATA,
+    RepositoryError,
+    check_address,
+    install_cell,
+    set_repository,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 
 URL = "https://github.com/someone/qwenlab"
+COLAB = "https://colab.research.google.com"
 
 
 @pytest.fixture
 def copy(tmp_path):
     """A copy of what carries the address, whatever address this repository has."""
-    shutil.copy(ROOT / "_config.yml", tmp_path)
+    (tmp_path / "book").mkdir()
+    for name in BLOCKS:
+        shutil.copy(ROOT / name, tmp_path / name)
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks", ignore=shutil.ignore_patterns(".*"))
     set_repository(tmp_path, "", "main")
     return tmp_path
@@ -42,19 +53,25 @@ def install_cells(root):
 def texts(root):
     return {
         path: path.read_bytes()
-        for path in [root / "_config.yml", *(root / "notebooks").glob("*.ipynb")]
+        for path in [*map(root.joinpath, BLOCKS), *(root / "notebooks").glob("*.ipynb")]
     }
 
 
 def assert_agreement(root):
-    """Every notebook's install cell says what _config.yml says."""
-    repository = config(root).get("repository", {})
-    expected = install_cell(repository.get("url", ""), repository.get("branch", "main"))
+    """Every notebook's install cell says what _config.yml says, and so do the other files."""
+    settings = config(root)
+    repository = settings.get("repository", {})
+    url, branch = repository.get("url", ""), repository.get("branch", "main")
+    address = check_address(url, branch, settings["html"].get("baseurl", ""))
+    for name, (begin, _, block) in BLOCKS.items():
+        text = (root / name).read_text(encoding="utf-8")
+        assert text.count(begin) == 1 and block(address) in text
     cells = list(install_cells(root))
     assert cells
     for cell in cells:
         assert cell["id"] == INSTALL_CELL_ID
-        assert "".join(cell["source"]) == expected
+        assert cell["metadata"] == INSTALL_CELL_METADATA
+        assert "".join(cell["source"]) == install_cell(address)
 
 
 def test_the_repository_itself_agrees():
@@ -72,10 +89,48 @@ def test_an_address_is_written_everywhere(copy):
     assert (
         settings["html"]["favicon"] == config(ROOT)["html"]["favicon"]
     )  # what stood there still stands there
+    assert settings["html"]["baseurl"] == "https://someone.github.io/qwenlab/"
     assert all(
-        f'%pip install --quiet "qwenlab[notebook] @ git+{URL}@main"' in "".join(c["source"])
-        for c in install_cells(copy)
+        f'"qwenlab[notebook] @ git+{URL}@main"' in "".join(c["source"]) for c in install_cells(copy)
     )
+    readme = (copy / "README.md").read_text(encoding="utf-8")
+    assert f"{URL}/actions/workflows/test.yml/badge.svg?branch=main" in readme
+    assert "<https://someone.github.io/qwenlab/>" in readme
+    lesson = "notebooks/01-why-batch.ipynb"
+    assert f"https://mybinder.org/v2/gh/someone/qwenlab/main?urlpath=lab/tree/{lesson})" in readme
+    assert f"{COLAB}/github/someone/qwenlab/blob/main/{lesson})" in readme
+    assert (ROOT / lesson).is_file() and (ROOT / ".github" / "workflows" / "test.yml").is_file()
+    setup = (copy / "book" / "setup.md").read_text(encoding="utf-8")
+    assert f"git clone --branch main {URL}\ncd qwenlab\n" in setup
+
+
+@pytest.mark.parametrize(
+    ("url", "pages", "expected"),
+    [
+        (URL, "", "https://someone.github.io/qwenlab/"),
+        ("https://github.com/Someone/someone.github.io", "", "https://someone.github.io/"),
+        ("https://gitlab.com/someone/course", "", "https://someone.gitlab.io/course/"),
+        ("https://git.example.org/a/b", "", ""),
+        ("https://git.example.org/a/b", "https://example.org", "https://example.org/"),
+        (URL, "https://example.org/a/course/", "https://example.org/a/course/"),
+        ("", "https://example.org", ""),
+    ],
+)
+def test_the_site_is_where_the_host_publishes_it_or_where_pages_says(copy, url, pages, expected):
+    set_repository(copy, url, "main", pages)
+    assert config(copy)["html"].get("baseurl", "") == expected
+    readme = (copy / "README.md").read_text(encoding="utf-8")
+    assert (f"Read the course at <{expected}>" in readme) == bool(expected)
+    assert_agreement(copy)
+
+
+def test_what_only_github_can_is_left_out_elsewhere(copy):
+    set_repository(copy, "https://git.example.org/other/course", "v1/x")
+    assert "colab_url" not in config(copy)["launch_buttons"]
+    readme = (copy / "README.md").read_text(encoding="utf-8")
+    assert "colab" not in readme.partition("<<<")[0] and "actions/workflows" not in readme
+    place = "git/https%3A%2F%2Fgit.example.org%2Fother%2Fcourse/v1%2Fx?urlpath="
+    assert f"https://mybinder.org/v2/{place}" in readme
 
 
 def test_twice_is_once_and_another_address_replaces_the_first(copy):
@@ -85,10 +140,7 @@ def test_twice_is_once_and_another_address_replaces_the_first(copy):
     assert texts(copy) == once
     set_repository(copy, "https://gitlab.com/other/course", "v1.0")
     assert_agreement(copy)
-    assert not any(URL.encode() in text for text in texts(copy).values())
-    assert (
-        "colab_url" not in config(copy)["launch_buttons"]
-    )  # Colab opens notebooks from GitHub only
+    assert not any(b"someone/qwenlab" in text for text in texts(copy).values())
 
 
 def test_an_empty_address_takes_everything_out(copy):
@@ -98,7 +150,7 @@ def test_an_empty_address_takes_everything_out(copy):
     assert texts(copy) == before
     settings = config(copy)
     assert "repository" not in settings and "launch_buttons" not in settings
-    assert "use_edit_page_button" not in settings["html"]
+    assert "use_edit_page_button" not in settings["html"] and "baseurl" not in settings["html"]
     assert_agreement(copy)
 
 
@@ -122,6 +174,14 @@ def test_a_wrong_address_is_refused_in_one_line_and_nothing_is_written(copy, url
     with pytest.raises(RepositoryError, match="expected https://host/owner/repository") as error:
         set_repository(copy, url, "main")
     assert "\n" not in str(error.value)
+    assert texts(copy) == before
+
+
+@pytest.mark.parametrize("pages", ["http://a.org", "a.org/b", "https://a.org/b?c", "https://a"])
+def test_a_wrong_address_of_the_site_is_refused(copy, pages):
+    before = texts(copy)
+    with pytest.raises(RepositoryError, match="expected the site's address"):
+        set_repository(copy, URL, "main", pages)
     assert texts(copy) == before
 
 
@@ -158,19 +218,28 @@ def test_a_notebook_without_an_install_cell_gets_one_before_its_first_code_cell(
 @pytest.mark.parametrize("url", ["", URL])
 @pytest.mark.parametrize("present", [True, False])
 def test_the_install_cell_installs_only_where_qwenlab_is_missing(url, present, monkeypatch, capsys):
-    from IPython.core.interactiveshell import InteractiveShell
+    calls = []
+
+    def pip(command, **options):
+        calls.append(command)
+        return subprocess.CompletedProcess(command, 0, "downloading", "a warning")
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if present else None)
-    shell, installed = InteractiveShell(), []
-    shell.register_magic_function(installed.append, magic_name="pip")
-    shell.run_cell(install_cell(url, "main")).raise_error()
-    assert len(installed) == (1 if url and not present else 0)
-    assert all(
-        f"git+{url}@main" in line and "torch" not in line and "upgrade" not in line
-        for line in installed
-    )
+    monkeypatch.setattr("subprocess.run", pip)
+    exec(install_cell(check_address(url, "main")), {})
+    wanted = [sys.executable, "-m", "pip", "install", "--quiet"]
+    wanted += [f"qwenlab[notebook] @ git+{URL}@main"]
+    assert calls == ([wanted] if url and not present else [])
     said = capsys.readouterr().out
     assert said.count("\n") == (1 if not url and not present else 0)
+
+
+def test_the_install_cell_says_what_pip_said_when_pip_fails(monkeypatch, capsys):
+    failed = subprocess.CompletedProcess([], 1, "", "no route to host\n")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("subprocess.run", lambda *command, **options: failed)
+    exec(install_cell(check_address(URL, "main")), {})
+    assert "no route to host" in capsys.readouterr().out
 
 
 def test_make_says_what_is_missing_and_exits_with_2(copy):

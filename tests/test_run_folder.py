@@ -3,10 +3,12 @@ nothing."""
 
 import json
 import os
+import re
 
 import pytest
 from forks import Forked
 
+from qwenlab.fingerprints import counted, fingerprint, list_fingerprints
 from qwenlab.run_folder import RunFolder, RunFolderError
 
 
@@ -24,6 +26,43 @@ def test_a_run_goes_on_where_it_was(tmp_path):
         folder.keep("records.jsonl", folder.records("records.jsonl")[:1])
         folder.append("records.jsonl", {"id": "c"})
         assert [record["id"] for record in folder.records("records.jsonl")] == ["ä", "c"]
+
+
+def test_a_setting_that_may_grow_extends_the_run(tmp_path, caplog):
+    def growing(limit):
+        return {"limit": lambda there: isinstance(there, int) and there < limit}
+
+    def of(limit, seed=0):
+        return RunFolder(tmp_path / "run", {"seed": seed, "limit": limit}, growing(limit))
+
+    caplog.set_level("INFO")
+    of(5).close()
+    of(8).close()
+    assert caplog.messages == [f"{tmp_path}/run: limit is 5 there, 8 now: the run is extended"]
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["limit"] == 8
+    for limit, seed in ((5, 0), (9, 1)):
+        with pytest.raises(RunFolderError, match="holds another run"):
+            of(limit, seed)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["limit"] == 8
+
+
+def test_what_differs_is_told_by_number_where_that_says_it(tmp_path):
+    RunFolder(tmp_path, {"problems": counted(50, "problem", "0123456789abcdef")}).close()
+    RunFolder(tmp_path, {"problems": "0123456789abcdef"}).close()  # as earlier versions wrote it
+    for now, told in {
+        counted(80, "problem", "f" * 16): "(50 problems there, 80 now)",
+        counted(50, "problem", "f" * 16): "(50 problems there, as many others now)",
+        "f" * 16: "(problems is '50 problems, 0123456789abcdef' there, 'ffffffffffffffff' now)",
+    }.items():
+        with pytest.raises(RunFolderError, match=re.escape(told)):
+            RunFolder(tmp_path, {"problems": now})
+
+
+def test_fingerprints_of_longer_and_longer_lists():
+    prints = list_fingerprints([(1, "ä"), (2, "b"), (3, "\udc80")])
+    for length in (1, 2, 3):
+        text = repr([(1, "ä"), (2, "b"), (3, "\udc80")][:length])
+        assert prints[length - 1] == fingerprint([text.encode("utf-8", "replace")])
 
 
 @pytest.mark.parametrize("cut", range(1, 14))

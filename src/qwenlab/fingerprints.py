@@ -1,10 +1,14 @@
 """Fingerprints of weights and problems: short hashes that change with any of them."""
 
+import re
 from collections.abc import Iterable
 from hashlib import sha256
 
 import torch
 from torch import Tensor, nn
+
+DIGITS = 16  # of a fingerprint, hexadecimal
+COUNTED = re.compile(r"(\d+ \w+), ([0-9a-f]{16})")
 
 
 def fingerprint(pieces: Iterable[bytes | memoryview]) -> str:
@@ -12,7 +16,33 @@ def fingerprint(pieces: Iterable[bytes | memoryview]) -> str:
     digest = sha256()
     for piece in pieces:
         digest.update(piece)
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()[:DIGITS]
+
+
+def list_fingerprints(items: Iterable[object]) -> list[str]:
+    """The fingerprint of the list of the first item, of the first two, and so on: each that of the
+    list's repr. A longer list is known to continue a shorter one by them."""
+    digest = sha256(b"[")
+    separator = ""
+    found = []
+    for item in items:
+        digest.update((separator + repr(item)).encode("utf-8", "replace"))
+        separator = ", "
+        closed = digest.copy()
+        closed.update(b"]")
+        found.append(closed.hexdigest()[:DIGITS])
+    return found
+
+
+def counted(many: int, name: str, of: str) -> str:
+    """A fingerprint that also says how many things it is of: "50 problems, 0123456789abcdef"."""
+    return f"{many} {name}{'' if many == 1 else 's'}, {of}"
+
+
+def taken_apart(value: object) -> tuple[str, object]:
+    """The count and the fingerprint in what `counted` made; any other value has the count ""."""
+    match = COUNTED.fullmatch(value) if isinstance(value, str) else None
+    return (match[1], match[2]) if match else ("", value)
 
 
 def all_weights(model: nn.Module) -> str:

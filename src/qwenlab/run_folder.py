@@ -6,9 +6,10 @@ once it is complete. Resuming removes whatever else the kill left half-written.
 """
 
 import json
+import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from filelock import FileLock, Timeout
 
 from qwenlab.errors import QwenlabError, failure, json_value, read_json, unwritable
 from qwenlab.files import PART, write_folder, write_whole
+from qwenlab.fingerprints import taken_apart
 
 SETTINGS = "run.json"
 LOCK = "run.lock"  # empty; stays when the run has ended
@@ -25,7 +27,12 @@ WHOLE = "a whole number of at least 0"
 NUMBER = "a number"
 TEXT = "a text"
 OPTIONAL_TEXT = "a text or null"
+IDS = "a list of token ids"
 LARGE = 10**300  # beyond it sums overflow, and whole numbers can't become floats
+
+# By setting: whether a run in which it has this value can be continued with the value of now.
+Growing = Mapping[str, Callable[[object], bool]]
+logger = logging.getLogger(__name__)
 
 
 class RunFolderError(QwenlabError):
@@ -38,13 +45,15 @@ class RunFolder:
     run.
 
     settings: whatever the results depend on, as JSON values. `resumed`: whether the run was already
-    there. Only one process at a time can use the folder; open it in a `with` statement, or call
-    `close`. Raises RunFolderError if the folder holds another run (naming the first setting that
-    differs), other files, or is in use.
+    there. growing: settings that may have grown since, such as a longer list of problems; the
+    folder then takes the new ones, and that is logged. Only one process at a time can use the
+    folder; open it in a `with` statement, or call `close`. Raises RunFolderError if the folder
+    holds another run (naming the first setting that differs), other files, or is in use.
     """
 
-    def __init__(self, path: str | Path, settings: dict) -> None:
+    def __init__(self, path: str | Path, settings: dict, growing: Growing | None = None) -> None:
         self.path = Path(path)
+        self.growing = growing or {}
         self.files: dict[str, FileIO] = {}
         self.lock = FileLock(self.path / LOCK, timeout=0, thread_local=False)
         try:
@@ -72,20 +81,35 @@ class RunFolder:
             self.lock.acquire()
         self.resumed = (self.path / SETTINGS).exists()
         if self.resumed:
-            self.check(read_json(self.path / SETTINGS, RunFolderError), settings)
+            there = read_json(self.path / SETTINGS, RunFolderError)
+            grown = self.check(there, settings)
             self.clear()
+            if grown:
+                self.write_settings(settings)
+                logger.info(f"{self.path}: {'; '.join(grown)}: the run is extended")
         else:
-            text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-            write_whole(self.path / SETTINGS, text, RunFolderError)
+            self.write_settings(settings)
 
-    def check(self, there: dict, now: dict) -> None:
-        """Raises RunFolderError, naming the setting, if the folder holds another run."""
-        for name in [*now, *there]:
-            if there.get(name) != now.get(name):
+    def write_settings(self, settings: dict) -> None:
+        text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+        write_whole(self.path / SETTINGS, text, RunFolderError)
+
+    def check(self, there: dict, now: dict) -> list[str]:
+        """What has grown since, in words. Raises RunFolderError, naming the setting, if the folder
+        holds another run."""
+        grown = []
+        for name in dict.fromkeys([*now, *there]):
+            earlier, current = there.get(name), now.get(name)
+            if taken_apart(earlier)[1] == taken_apart(current)[1]:
+                continue
+            differing = in_words(name, earlier, current)
+            if name not in self.growing or not self.growing[name](earlier):
                 raise RunFolderError(
-                    f"{self.path}: holds another run ({name} is {there.get(name)!r} there, "
-                    f"{now.get(name)!r} now); name another folder, or the same settings"
+                    f"{self.path}: holds another run ({differing}); name another folder, or the "
+                    "same settings"
                 )
+            grown.append(differing)
+        return grown
 
     def clear(self) -> None:
         """Removes what a kill left half-written."""
@@ -188,6 +212,17 @@ class RunFolder:
         self.close()
 
 
+def in_words(name: str, there: object, now: object) -> str:
+    """How a setting differs: by number where that says it, else by value."""
+    many_there, _ = taken_apart(there)
+    many_now, _ = taken_apart(now)
+    if many_there and many_now and many_there != many_now:
+        return f"{many_there} there, {many_now.split()[0]} now"
+    if many_there and many_now:
+        return f"{many_there} there, as many others now"
+    return f"{name} is {there!r} there, {now!r} now"
+
+
 def as_line(record: dict) -> str:
     return json.dumps(record, ensure_ascii=False) + "\n"
 
@@ -224,4 +259,5 @@ IS_A = {
     NUMBER: is_number,
     TEXT: lambda value: isinstance(value, str),
     OPTIONAL_TEXT: lambda value: value is None or isinstance(value, str),
+    IDS: lambda value: isinstance(value, list) and all(map(IS_A[WHOLE], value)),
 }

@@ -33,11 +33,11 @@ def test_both_ways_do_the_same_work(task):
 
 
 def made(seconds):
-    """A comparison with these seconds, two a task, and one byte of memory a second and GiB."""
+    """A comparison with these seconds, two a task, and a gigabyte of memory a second."""
     runs = []
     for (task, published), pair in zip(PUBLISHED.items(), seconds, strict=True):
         for batch, took in zip((1, published.batch), pair, strict=True):
-            runs.append(Run(task, batch, Spread(took, took, took), 100, int(took * 2**30), 2**30))
+            runs.append(Run(task, batch, Spread(took, took, took), 100, int(took * 10**9), 10**9))
     return Comparison("tiny", runs, "a machine, 2 threads", "2.13.0", "float32", 128, 256, 1)
 
 
@@ -46,16 +46,15 @@ def test_the_table_has_ours_beside_the_published_rows():
     rows = [line.split() for line in table[table.index("") + 2 :]]
     assert len(rows) == 8
     assert (
-        rows[1]
-        == "evaluation batched 64 9.00 9.0 (9.0–9.0) 10.0x 16.0 5.6x 108.4 1.6x 23.4".split()
+        rows[1] == "evaluation batched 64 9.00 9.0 (9.0–9.0) 10.0x 960 5.6x 6504 1.6x 23.4".split()
     )
     assert (
         rows[2][:4] == ["self-consistency", "one", "by", "one"]
-        and rows[2][-5:] == "252.0 1.0x 340.8 1.0x 1.8".split()
+        and rows[2][-5:] == "15120 1.0x 20448 1.0x 1.8".split()
     )
-    assert rows[5] == "grpo batched 4 7.50 7.5 (7.5–7.5) 4.0x 19.0 3.6x 23.1 2.8x 44.9".split()
+    assert rows[5] == "grpo batched 4 7.50 7.5 (7.5–7.5) 4.0x 1140 3.6x 1386 2.8x 44.9".split()
     assert (
-        rows[7] == "distillation batched 4 8.00 8.0 (8.0–8.0) 1.0x 9.1 1.2x 28.2 1.2x 8.3".split()
+        rows[7] == "distillation batched 4 8.00 8.0 (8.0–8.0) 1.0x 546 1.2x 1692 1.2x 8.3".split()
     )
 
 

@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from small_checkpoint import write_multimodal_checkpoint, write_small_checkpoint
 
 import qwenlab
 from qwenlab.bench import alone
+from qwenlab.run_folder import RunFolder
 from qwenlab.text import prompt_file
 
 
@@ -232,7 +234,7 @@ def test_check_alone_can_fail(run, model, monkeypatch):
 
     def generate(network, ids, **options):
         result = real(network, ids, **options)
-        if options.get("strategy") == "sequential":
+        if options.get("strategy") == "sequential" and options["max_new_tokens"] == 5:
             result[1].token_ids[2] = (result[1].token_ids[2] + 1) % 256
         return result
 
@@ -506,9 +508,59 @@ def test_the_installed_command_and_ctrl_c(model, tmp_path):
     for line in process.stderr:
         if "800 prompts" in line:
             break
-    process.stderr.read(20)  # the progress bar has begun
+    completions = tmp_path / "a.jsonl.run" / "completions.jsonl"
+    while not completions.exists():  # generation has begun
+        time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 130 and out == ""
-    assert err.splitlines()[-1] == "qwenlab: interrupted" and "Traceback" not in err
-    assert [path.name for path in tmp_path.iterdir()] == ["p.txt"]
+    told = "qwenlab: a.jsonl: finished completions are kept; run the same command to resume"
+    assert err.splitlines() == [told, "qwenlab: interrupted"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl.run", "p.txt"]
+
+
+def test_interrupted_completions_are_resumed(run, model, monkeypatch):
+    write("p.txt", "a\nhello there\nb c\nthe end\n")
+    arguments = ["generate", "--model", model, "p.txt", "--max-new-tokens", 6]
+    arguments += ["--temperature", 1, "--slots", 2, "--output"]
+    assert run(*arguments, "whole.jsonl")[0] == 0
+    append = RunFolder.append
+
+    def one_then_ctrl_c(folder, name, record):
+        append(folder, name, record)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "append", one_then_ctrl_c)
+        assert run(*arguments, "a.jsonl")[0] == 130
+    assert not os.path.exists("a.jsonl")
+    other = refused(run, *arguments, "a.jsonl", "--seed", 1)
+    assert other.startswith("a.jsonl.run: holds another run (seed is 0 there, 1 now)")
+    write("q.txt", "a\n")
+    fewer = refused(run, "generate", "--model", model, "q.txt", *arguments[4:], "a.jsonl")
+    assert fewer.startswith("a.jsonl.run: holds another run (4 prompts there, 1 now)")
+    code, _, err = run(*arguments, "a.jsonl")
+    assert code == 0 and "qwenlab: a.jsonl: 1 completion there, 3 left\n" in err
+    with open("a.jsonl") as resumed, open("whole.jsonl") as whole:
+        assert resumed.read() == whole.read()
+    assert not os.path.exists("a.jsonl.run")
+
+
+def test_both_ways_take_turns_until_there_was_enough_time(model, monkeypatch):
+    network, tokenizer = qwenlab.load(model)
+    called = []
+
+    def way(name):
+        def call():
+            called.append(name)
+            return qwenlab.generate(network, [tokenizer.encode("a")], max_new_tokens=1)
+
+        return call
+
+    monkeypatch.setattr(alone, "MOST_TURNS", 3)
+    monkeypatch.setattr(alone, "ENOUGH_SECONDS", float("inf"))
+    results = alone.in_turns([way("batch"), way("alone")])
+    assert called == ["batch", "alone", "alone", "batch", "batch", "alone"]
+    assert [len(each) for each in results] == [3, 3]
+    monkeypatch.setattr(alone, "ENOUGH_SECONDS", 0)
+    assert [len(each) for each in alone.in_turns([way("batch"), way("alone")])] == [1, 1]

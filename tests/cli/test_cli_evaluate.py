@@ -197,6 +197,29 @@ def test_another_run_s_folder_is_refused(run, command):
     assert open("run/records.jsonl").read() == before
 
 
+def test_more_problems_or_samples_extend_a_run(run, command):
+    short = [command, *TINY, "--temperature", 1, "--output", "run"]
+    long = [command, *TINY, "--temperature", 1, "--limit", 5, "--samples", 3]
+    assert run(*short, "--limit", 3, "--samples", 2)[0] == 0
+    before = open("run/records.jsonl").read()
+    fewer = refused(run, *short, "--limit", 2, "--samples", 2)
+    assert fewer.startswith("run: holds another run (3 problems there, 2 now)")
+    code, out, err = run(*long, "--output", "run")
+    grown = "3 problems there, 5 now; samples is 2 there, 3 now"
+    assert code == 0 and f"qwenlab: run: {grown}: the run is extended\n" in err
+    assert "qwenlab: run: 6 answers are there, 9 are left\n" in err
+    assert "generation  of 9 new answers: " in out
+    assert open("run/records.jsonl").read().startswith(before)
+    assert run(*long, "--output", "at once")[0] == 0
+    for row in (together := rows("run")) + (at_once := rows("at once")):
+        del row["seconds"]
+    ordered = {"key": lambda row: (row["number"], row["sample"])}
+    assert sorted(together, **ordered) == sorted(at_once, **ordered)
+    _, out, err = run(*long, "--output", "run")
+    assert "generation  none was needed: all answers were there" in out
+    assert "extended" not in err
+
+
 @pytest.mark.parametrize("output", [[], ["--output", "run"]])
 def test_ctrl_c_says_how_to_go_on(tmp_path, output):
     arguments = ["evaluate", *TINY, "--batch-size", "4", *output]

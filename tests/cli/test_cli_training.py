@@ -1,6 +1,7 @@
 """`qwenlab grpo` and `qwenlab plot`: what they write, and one clear line for what they can't do."""
 
 import json
+import sys
 
 import pytest
 import torch
@@ -100,8 +101,12 @@ def test_options_reach_the_training(tmp_path, capsys, monkeypatch):
             "updates": 2,
         },
         **{"averaging": "fixed", "thinking": False, "plain": True, "seed": 4, "save_every": 3},
-        **{"folder": tmp_path / "run", "progress": True},
+        **{"folder": tmp_path / "run", "progress": False},
     }
+    grpo(capsys, tmp_path, "--data", "tiny-train")
+    assert (seen["steps"], seen["minutes"]) == (100, None)
+    grpo(capsys, tmp_path, "--data", "tiny-train", "--minutes", 5)
+    assert (seen["steps"], seen["minutes"]) == (None, 5)
 
 
 WRONG_DATA = {
@@ -159,10 +164,10 @@ def test_another_run_s_folder_is_left_alone(tmp_path, capsys):
         == 0
     )
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    for changes, name in (
-        (["--seed", 1], "seed"),
-        (["--lr", 1e-4], "lr"),
-        (["--limit", 9], "problems"),
+    for changes, differing in (
+        (["--seed", 1], "seed is"),
+        (["--lr", 1e-4], "lr is"),
+        (["--limit", 9], "8 problems there, 9 now)"),
     ):
         status, _, err = run(
             capsys,
@@ -175,12 +180,19 @@ def test_another_run_s_folder_is_left_alone(tmp_path, capsys):
             *options,
             *changes,
         )
-        assert status == 2 and f"holds another run ({name} is" in err
+        assert status == 2 and f"holds another run ({differing}" in err
     status, _, err = grpo(capsys, tmp_path, *options)  # another model
     assert status == 2 and "holds another run (model is" in err
     assert before == {
         path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
     }
+
+
+def test_a_picture_without_matplotlib_says_what_to_install(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    status, _, err = run(capsys, "plot", tmp_path)
+    assert status == 1
+    assert err == 'qwenlab: pictures need matplotlib: pip install "qwenlab[notebook]"\n'
 
 
 def test_nothing_to_draw(tmp_path, capsys):

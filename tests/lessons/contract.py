@@ -155,10 +155,9 @@ def folding(notebook):
     """A folded cell is folded everywhere: on the page, in JupyterLab and in Colab."""
     wrong = []
     for cell in codes(notebook):
-        if cell["id"] == "install":
-            if "hide-cell" not in cell.metadata.get("tags", []):
-                wrong.append("install: no tag hide-cell")
-        elif is_folded(cell):
+        if cell["id"] == "install" and "hide-cell" not in cell.metadata.get("tags", []):
+            wrong.append("install: no tag hide-cell")
+        if is_folded(cell):
             if not cell.metadata.get("jupyter", {}).get("source_hidden"):
                 wrong.append(f"{cell['id']}: folded, without jupyter.source_hidden")
             if cell.metadata.get("cellView") != "form":

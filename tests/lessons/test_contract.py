@@ -90,7 +90,8 @@ def cell(source, folded=False, tags=(), **fields):
     metadata = {"tags": list(tags)} if tags else {}
     if folded:
         source = f"# @title Words\n{source}"
-        metadata |= {"tags": ["hide-input"], "cellView": "form", "jupyter": {"source_hidden": True}}
+        metadata = {"tags": list(tags) or ["hide-input"], "cellView": "form"}
+        metadata |= {"jupyter": {"source_hidden": True}}
     return new_code_cell(source, metadata=metadata, **fields)
 
 
@@ -145,7 +146,7 @@ RECAP = """## Recap
 def whole_lesson():
     cells = [
         new_markdown_cell(TITLE, id="title"),
-        cell("1", tags=["hide-cell"], id="install"),
+        cell("1", folded=True, tags=["hide-cell"], id="install"),
         cell("1", folded=True, id="load"),
         cell("page_model('tiny').widget('batch')", folded=True, id="hero"),
         cell("heatmap([[1]])", id="hero-python"),

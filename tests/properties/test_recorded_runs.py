@@ -52,7 +52,8 @@ def lines_of(path: Path) -> list[dict]:
 def check_answers(folder: Path, recorded: Path) -> None:
     """The same records and sums: what was answered, by what, and whether it is right."""
     assert lines_of(folder / "records.jsonl") == lines_of(recorded / "records.jsonl")
-    this_call = ("model", "sampled_tokens")  # where the model lies; what the last call has sampled
+    # where the model lies; what the last call has sampled and answered
+    this_call = ("model", "sampled_tokens", "new_answers")
     for name in ("summary.json", "votes.json"):
         assert (folder / name).exists() == (recorded / name).exists()
         if (folder / name).exists():

@@ -9,10 +9,13 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import nbformat
+import pytest
 import yaml
 from helpers import count
-from set_repository import set_repository
+from set_repository import BINDER, COLAB, check_address, set_repository
 from site_files import ROOT, SITE, built_pages, elements
+
+from qwenlab.teach.api_page import public_packages
 
 URL = "https://github.com/someone/qwenlab"
 MAX_PAGE = 600_000  # bytes of a page with its pictures
@@ -40,11 +43,13 @@ def small_book(folder, cell, **metadata):
     (folder / "_toc.yml").write_text(
         "format: jb-book\nroot: book/page\nchapters:\n- file: notebooks/01-one-cell\n"
     )
+    for name in ("README.md", "book/setup.md"):
+        shutil.copy(ROOT / name, folder / name)  # they carry the address too
     (folder / "book" / "page.md").write_text("# A page of prose\n\nWords.\n")
     notebook = nbformat.v4.new_notebook(
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
         cells=[
-            nbformat.v4.new_markdown_cell("# One cell"),
+            nbformat.v4.new_markdown_cell("# One cell\n\n**A claim, in *bold* type.**\n\nWords."),
             nbformat.v4.new_code_cell(cell, metadata=metadata),
         ],
     )
@@ -66,28 +71,40 @@ def test_a_failing_cell_fails_the_build_each_time(tmp_path):
         assert "ZeroDivisionError" in run.stdout + run.stderr
 
 
-def test_a_good_cell_passes_and_launch_addresses_are_notebooks(tmp_path):
-    small_book(tmp_path, "# @title One by one\n1/1", tags=["hide-input"])
-    (tmp_path / "book" / "page.md").write_text(EXECUTED_PROSE)
-    set_repository(tmp_path, URL, "main")
-    run = build(tmp_path, "-W", "-n", "--keep-going")
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A small book that has an address and passed, in a checkout that has an environment in it."""
+    folder = tmp_path_factory.mktemp("published")
+    small_book(folder, "# @title One by one\n1/1", tags=["hide-input"])
+    (folder / "book" / "page.md").write_text(EXECUTED_PROSE)
+    shutil.copy(ROOT / "book" / "api.md", folder / "book")
+    with (folder / "_toc.yml").open("a") as toc:
+        toc.write("- file: book/api\n")
+    for place in ("env/lib/tool/README.md", "env/lib/tool/.hidden/README.md"):
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        (folder / place).write_text("# A tool\n\n[Nowhere](nowhere.md)\n")
+    set_repository(folder, URL, "main")
+    run = build(folder, "-W", "-n", "--keep-going")
     assert run.returncode == 0, run.stdout + run.stderr
+    return folder
 
+
+def site_elements(folder, page):
+    return elements(folder / "_build" / "html" / page)
+
+
+def test_a_good_cell_passes_and_launch_addresses_are_notebooks(published):
     def launches(page):
-        links = [
-            a.get("href") or ""
-            for tag, a in elements(tmp_path / "_build" / "html" / page)
-            if tag == "a"
-        ]
+        links = [a.get("href") or "" for tag, a in site_elements(published, page) if tag == "a"]
         return [link for link in links if "mybinder.org" in link or "colab.research" in link]
 
-    index = elements(tmp_path / "_build" / "html" / "index.html")
+    index = site_elements(published, "index.html")
     assert [a["href"] for tag, a in index if tag == "a"] == ["book/page.html"]
     # Without one, some browsers ask for favicon.ico, and complain that it isn't there.
     assert "icon" in [a.get("rel") for tag, a in index if tag == "link"]
 
     assert launches("book/page.html") == []  # Colab cannot open prose
-    assert "42" in (tmp_path / "_build" / "html" / "book" / "page.html").read_text(encoding="utf-8")
+    assert "42" in (published / "_build" / "html" / "book" / "page.html").read_text("utf-8")
     binder, colab = sorted(launches("notebooks/01-one-cell.html"), key=lambda link: "colab" in link)
     assert (
         binder
@@ -97,13 +114,55 @@ def test_a_good_cell_passes_and_launch_addresses_are_notebooks(tmp_path):
         colab
         == "https://colab.research.google.com/github/someone/qwenlab/blob/main/notebooks/01-one-cell.ipynb"
     )
-    lesson = (tmp_path / "_build" / "html" / "notebooks" / "01-one-cell.html").read_text("utf-8")
+    lesson = (published / "_build" / "html" / "notebooks" / "01-one-cell.html").read_text("utf-8")
     assert "One by one" in lesson and "Hide: One by one" in lesson
     assert "Show code cell" not in lesson  # a folded cell is announced by its title
+    assert not (published / "_build" / "html" / "env").exists()
 
-    assert (tmp_path / "notebooks" / "01-one-cell.ipynb").is_file()
-    edit = "https://github.com/someone/qwenlab/edit/main/notebooks/01-one-cell.ipynb"
-    assert edit in lesson
+
+def test_every_button_and_link_of_a_published_book_leads_to_a_file(published):
+    site = published / "_build" / "html"
+    pages = [
+        site / "404.html",
+        *(site / "book").glob("*.html"),
+        site / "notebooks/01-one-cell.html",
+    ]
+    check_addresses(site, pages, "/qwenlab/")
+    address = check_address(URL, "main")
+    leads = {path for page in pages for _, path in repository_links(page, published, address)}
+    assert leads == {"", "book/page.md", "book/api.md", "notebooks/01-one-cell.ipynb"}
+
+
+def meta(page):
+    """The content of a page's tags, by their names."""
+    tags = [a for tag, a in page if tag == "meta"]
+    return {a.get("name") or a.get("property"): a.get("content") for a in tags}
+
+
+def test_a_page_says_what_it_is_about_and_has_a_preview(published):
+    base = "https://someone.github.io/qwenlab"
+    lesson = meta(site_elements(published, "notebooks/01-one-cell.html"))
+    assert lesson["description"] == lesson["og:description"] == "A claim, in bold type."
+    assert lesson["og:title"] == "One cell" and lesson["og:site_name"] == "qwenlab"
+    assert lesson["og:url"] == f"{base}/notebooks/01-one-cell.html"
+    assert lesson["og:image"] == f"{base}/_static/lesson.png"
+    assert (published / "_build" / "html" / "_static" / "lesson.png").is_file()
+    assert meta(site_elements(published, "book/api.html"))["description"].startswith("Everything")
+    assert "og:title" not in meta(site_elements(published, "search.html"))
+
+
+def test_the_page_for_wrong_addresses_finds_the_site_from_any_depth(published):
+    links = [a["href"] for tag, a in site_elements(published, "404.html") if tag == "a"]
+    assert "/qwenlab/notebooks/01-one-cell.html" in links and "/qwenlab/book/page.html" in links
+    assert list(resources(published / "_build" / "html" / "404.html")) == ["data:,"]
+
+
+def test_every_public_name_is_described(published):
+    page = site_elements(published, "book/api.html")
+    ids = {a["id"] for _, a in page if a.get("id")}
+    names = [name for _, names in public_packages() for name in names]
+    assert {"load", "generate", "evaluate", "grpo", "sweep", "optimize", "heatmap"} < set(names)
+    assert {name.lower().replace("_", "-") for name in names} <= ids
 
 
 def test_every_notebook_is_a_page_of_the_site():
@@ -151,24 +210,49 @@ def test_an_address_of_the_first_edition_is_that_page_or_leads_to_it():
         assert page.stat().st_size > 50_000, f"{page.name} is no lesson"
 
 
-def launch_path(link):
-    """The file in the repository that a Binder or Colab address opens."""
-    parts = urlsplit(link)
-    if "mybinder" in parts.netloc:
-        return parts.query.split("urlpath=lab/tree/", 1)[1]
-    return parts.path.split("/blob/", 1)[1].split("/", 1)[1]
+def repository_links(page, root, address):
+    """The links of a page that open something in the course's repository, and the file in it that
+    each needs ("" for the repository itself). Each has been looked for below `root`."""
+    for tag, attributes in elements(page):
+        link = attributes.get("href") or ""
+        if tag != "a" or not link.startswith((address.url, BINDER, COLAB)):
+            continue
+        if link.startswith(BINDER):
+            path = link.partition("urlpath=lab/tree/")[2]
+            assert link == address.in_binder(path), link
+        elif link.startswith(COLAB):
+            path = link.partition(f"/blob/{address.branch}/")[2]
+            assert link == address.in_colab(path), link
+        else:
+            place = link.removeprefix(address.url)
+            path = re.sub(f"^/(edit|blob|tree)/{re.escape(address.branch)}/", "", place)
+            assert place == "" or path != place, link
+        if not link.startswith(address.url):
+            assert path.endswith(".ipynb"), f"{page.name}: {link}"
+        assert (root / path).exists(), f"{page.name}: {link}"
+        yield link, path
 
 
-def test_every_launch_address_of_the_site_is_a_notebook_of_the_repository():
-    for page in built_pages():
-        for tag, attributes in elements(page):
-            link = attributes.get("href") or ""
-            if tag == "a" and urlsplit(link).netloc in (
-                "mybinder.org",
-                "colab.research.google.com",
-            ):
-                path = launch_path(link)
-                assert path.endswith(".ipynb") and (ROOT / path).is_file(), link
+@pytest.mark.full
+def test_the_whole_book_with_an_address_leads_to_files_only(tmp_path):
+    """Every page and button, after `make repository`. No cell runs, so the pages have no outputs."""
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    for name in filter(None, names.stdout.split("\0")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    set_repository(tmp_path, URL, "main")
+    config = (tmp_path / "_config.yml").read_text("utf-8")
+    (tmp_path / "_config.yml").write_text(config.replace("notebooks: cache", "notebooks: 'off'"))
+    run = build(tmp_path, "-W", "-n", "--keep-going")
+    assert run.returncode == 0, run.stdout + run.stderr
+    site = tmp_path / "_build" / "html"
+    pages = [page for page in site.rglob("*.html") if "_static" not in page.parts]
+    check_addresses(site, pages, "/qwenlab/")
+    address = check_address(URL, "main")
+    leads = {path for page in pages for _, path in repository_links(page, tmp_path, address)}
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    sources = {chapter["file"] for part in toc["parts"] for chapter in part["chapters"]}
+    assert {str(Path(path).with_suffix("")) for path in leads if path} == sources | {toc["root"]}
 
 
 def resources(page):
@@ -210,7 +294,12 @@ def test_no_page_fetches_from_elsewhere():
 
 
 def test_every_address_within_the_site_leads_somewhere():
-    anchors = {page: {a["id"] for _, a in elements(page) if a.get("id")} for page in built_pages()}
+    check_addresses(SITE, built_pages())
+
+
+def check_addresses(site, pages, root="/"):
+    """Whether the links and resources of the site's pages are there; `root` is its path."""
+    anchors = {page: {a["id"] for _, a in elements(page) if a.get("id")} for page in pages}
     for page in anchors:
         links = [a.get("href") for tag, a in elements(page) if tag == "a"]
         for address in {*filter(None, links), *resources(page)}:
@@ -218,6 +307,9 @@ def test_every_address_within_the_site_leads_somewhere():
             if parts.scheme or parts.netloc:
                 continue
             target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            if parts.path.startswith("/"):
+                assert parts.path.startswith(root), f"{page.name}: {address}"
+                target = site / unquote(parts.path.removeprefix(root))
             assert target.is_file(), f"{page.name}: {address}"
             if parts.fragment and target in anchors:
                 assert unquote(parts.fragment) in anchors[target] | {""}, f"{page.name}: {address}"

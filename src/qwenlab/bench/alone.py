@@ -1,7 +1,7 @@
 """Compares each output with the one that its prompt gets alone: the ids, then the logits of a
-second pass."""
+second pass; and the speed of both."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,12 +14,31 @@ from qwenlab.engine.results import Result
 from qwenlab.model.model import Model
 
 LOGITS_BYTES = 256 * 2**20  # at most, for the logits of one rectangle
+ENOUGH_SECONDS = 2.0  # of measuring, after which no further turn begins
+MOST_TURNS = 7
 
 
 def difference(a: Tensor, b: Tensor) -> float:
     """max|a - b| / max(1, max|b|), the measure behind every tolerance of this project; `b` is the
     reference."""
     return float((a - b).abs().max() / b.abs().max().clamp(min=1))
+
+
+def in_turns(ways: Sequence[Callable[[], Result]]) -> list[list[Result]]:
+    """Calls each way once and, as long as that takes no more than ENOUGH_SECONDS in all, again, in
+    alternating order: a single short run says little about speed. Returns the results of each."""
+    results: list[list[Result]] = [[] for _ in ways]
+    turn = 0
+    while turn == 0 or (turn < MOST_TURNS and seconds_of(results) < ENOUGH_SECONDS):
+        places = range(len(ways))
+        for place in places if turn % 2 == 0 else reversed(places):
+            results[place].append(ways[place]())
+        turn += 1
+    return results
+
+
+def seconds_of(results: Sequence[Sequence[Result]]) -> float:
+    return sum(result.stats.seconds for way in results for result in way)
 
 
 @dataclass(frozen=True)

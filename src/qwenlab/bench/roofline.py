@@ -2,7 +2,7 @@
 rate.
 
 This is the roofline of Williams, Waterman and Patterson (Communications of the ACM 52(4), 2009) for
-one decode step.
+one decode step, whose bytes are counted as by Pope et al. (arXiv:2211.05102).
 """
 
 from collections.abc import Callable

@@ -23,7 +23,7 @@ from qwenlab.engine.generation import generate
 from qwenlab.errors import QwenlabError, failure, whole
 
 STATUS = Path("/proc/self/status")
-GIB = 2**30
+GB = 10**9
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Comparison:
     repeats: int
 
     def __str__(self) -> str:
-        head = ["task", "mode", "batch", "memory, GiB", "time, s", "gain"]
-        table = [[*head, "H100, min", "gain", "DGX Spark, min", "gain", "their GB"]]
+        head = ["task", "mode", "batch", "memory, GB", "time, s", "gain"]
+        table = [[*head, "H100, s", "gain", "DGX Spark, s", "gain", "memory, GB"]]
         for single, batched in zip(self.runs[::2], self.runs[1::2], strict=True):
             theirs = PUBLISHED[single.task]
             for i, run in enumerate((single, batched)):
@@ -83,18 +83,18 @@ class Comparison:
                     single.task,
                     ("one by one", "batched")[i],
                     str(run.batch),
-                    f"{run.memory / GIB:.2f}",
+                    f"{run.memory / GB:.2f}",
                 ]
                 ours += [f"{run.seconds:.1f}", gain(single.seconds.median, run.seconds.median)]
                 for minutes in (theirs.h100, theirs.spark):
-                    ours += [f"{minutes[i]:.1f}", gain(minutes[0], minutes[i])]
+                    ours += [f"{60 * minutes[i]:.0f}", gain(minutes[0], minutes[i])]
                 table.append([*ours, f"{theirs.gigabytes[i]:.1f}"])
         lines = [
             f"{self.model}: {self.machine}, torch {self.torch_version}, {self.dtype}; median of "
             f"{self.repeats} (lowest–highest)",
             f"{self.problems} problems, at most {self.max_new_tokens} new tokens per answer; a "
             "quarter of the problems for self-consistency and grpo",
-            "memory: the peak of the process, or of the GPU; published: Qwen3-0.6B, "
+            "memory: the peak of the process, or of the GPU; on the right, published: Qwen3-0.6B, "
             f"rasbt/reasoning-from-scratch, evaluation at batch {PUBLISHED['evaluation'].batch}",
         ]
         return "\n".join([*lines, "", *in_columns(table)])

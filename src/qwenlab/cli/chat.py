@@ -10,7 +10,7 @@ from qwenlab.cli.threads import Threads
 
 
 def chat(
-    model: options.ModelName,
+    model: options.ModelName = options.TINY,
     thinking: Annotated[
         bool, typer.Option(help="Whether the chat template asks for thinking.")
     ] = True,

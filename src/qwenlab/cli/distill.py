@@ -17,9 +17,9 @@ MOST_NAMED = 20  # dropped traces that are listed
 
 
 def traces(
-    model: options.ModelName,
     data: options.Data,
     output: options.Output,
+    model: options.ModelName = options.TINY,
     limit: options.Limit = None,
     max_new_tokens: options.MaxNewTokens = 2048,
     temperature: options.Temperature = 0.6,
@@ -65,7 +65,6 @@ def traces(
 
 
 def distill(
-    model: options.ModelName,
     data: Annotated[
         Path,
         typer.Option(
@@ -73,6 +72,7 @@ def distill(
         ),
     ],
     output: options.Output,
+    model: options.ModelName = options.TINY_BASE,
     epochs: Annotated[float, typer.Option(help="Passes over the traces.")] = 1.0,
     minutes: options.Minutes = None,
     batch_size: Annotated[int, typer.Option(help="Traces per step.")] = 8,

@@ -32,8 +32,8 @@ Output = Annotated[
 
 
 def evaluate(
-    model: options.ModelName,
     data: options.Data,
+    model: options.ModelName = options.TINY,
     batch_size: BatchSize = "64",
     strategy: options.Strategy = "continuous",
     samples: Samples = 1,
@@ -60,8 +60,8 @@ def evaluate(
 
 
 def vote(
-    model: options.ModelName,
     data: options.Data,
+    model: options.ModelName = options.TINY,
     batch_size: BatchSize = "64",
     strategy: options.Strategy = "continuous",
     samples: Samples = 8,

@@ -1,5 +1,6 @@
 """`qwenlab generate`: a file of prompts, completed in batches and, on request, one by one too."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,7 @@ from qwenlab.console import say
 
 if TYPE_CHECKING:
     from qwenlab.bench.alone import Comparison
-    from qwenlab.engine.results import Stats
+    from qwenlab.engine.results import Result
 
 MOST_SHOWN = 120  # columns of a mask
 
@@ -25,7 +26,7 @@ def generate(
             help='.txt: a prompt per line; .jsonl: an object with "prompt" or "messages" per line.'
         ),
     ],
-    model: options.ModelName,
+    model: options.ModelName = options.TINY,
     max_new_tokens: options.MaxNewTokens = 256,
     temperature: options.Temperature = 0.0,
     top_k: options.TopK = 0,
@@ -49,7 +50,10 @@ def generate(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option(help="Write the completions to this .jsonl file instead of showing them."),
+        typer.Option(
+            help="Write the completions to this .jsonl file instead of showing them; the same "
+            "command resumes an interrupted run."
+        ),
     ] = None,
     check_alone: Annotated[
         bool,
@@ -61,7 +65,8 @@ def generate(
 ) -> None:
     """Complete a file of prompts in batches."""
     import qwenlab
-    from qwenlab.bench.alone import compare_alone
+    from qwenlab.bench.alone import compare_alone, in_turns
+    from qwenlab.cli.completions import complete_resumably, discard
     from qwenlab.text import prompt_file
 
     wanted = Threads(threads)
@@ -77,16 +82,35 @@ def generate(
     introduce(model, network, count(ids, "prompt"), wanted.use(network, min(slots, len(ids))))
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     sampling["invariant"] = invariant
-    common = sampling | {"slots": slots, "max_new_tokens": max_new_tokens, "progress": True}
-    if check_alone:  # a process's first steps are slow; don't count them against the batch
-        qwenlab.generate(network, ids[:1], slots=slots, max_new_tokens=2, **sampling)
-    batch = qwenlab.generate(network, ids, strategy=strategy, **common)
-    say(speed("in batches", batch.stats))
+    progress = sys.stderr.isatty()
+    common = sampling | {"slots": slots, "max_new_tokens": max_new_tokens, "progress": progress}
+    if output is not None and not check_alone:
+        options = sampling | {"max_new_tokens": max_new_tokens}
+        batch = complete_resumably(network, ids, output, slots, strategy, progress, options)
+        texts = [tokenizer.decode(completion.token_ids) for completion in batch]
+        prompt_file.write_answers(output, prompts, batch, texts, [None] * len(ids))
+        discard(output)
+        say(f"{output}: {count(texts, 'completion')}")
+        return
+
+    def together() -> "Result":
+        return qwenlab.generate(network, ids, strategy=strategy, **common)
+
+    def one_at_a_time() -> "Result":
+        return qwenlab.generate(network, ids, strategy="sequential", **common)
+
     comparisons = [None] * len(ids)
     if check_alone:
-        one_by_one = qwenlab.generate(network, ids, strategy="sequential", **common)
-        say(speed("one by one", one_by_one.stats))
-        comparisons = compare_alone(network, ids, batch, one_by_one, progress=True)
+        for way in (strategy, "sequential"):  # the first steps choose kernels and start threads
+            few = ids[:slots]
+            qwenlab.generate(network, few, slots=slots, strategy=way, max_new_tokens=2, **sampling)
+        batches, lone = in_turns([together, one_at_a_time])
+        batch = batches[0]
+        one_by_one = lone[0]
+        comparisons = compare_alone(network, ids, batch, one_by_one, progress=progress)
+    else:
+        batch = together()
+        say(speed("in batches", [batch]))
 
     texts = [tokenizer.decode(request.token_ids) for request in batch]
     if output is not None:
@@ -104,14 +128,22 @@ def generate(
             print()
     if check_alone:
         print("first row of the mask (0 pad, 1 real):", mask_row(ids[:slots]))
-        print(speed("in batches", batch.stats))
-        print(speed("one by one", one_by_one.stats))
+        print(speed("in batches", batches))
+        print(speed("one by one", lone))
         raise typer.Exit(conclude(comparisons))
 
 
-def speed(how: str, stats: "Stats") -> str:
-    tokens = f"{stats.sampled_tokens} tokens in {stats.seconds:.2f} s"
-    return f"{how}: {tokens}, {stats.tokens_per_second:.0f} tokens/s"
+def speed(how: str, results: "Sequence[Result]") -> str:
+    """Tokens, seconds and tokens per second; of several runs the median and the range."""
+    from qwenlab.bench.timing import Spread
+
+    seconds = Spread.of(result.stats.seconds for result in results)
+    rate = Spread.of(result.stats.tokens_per_second for result in results)
+    tokens = results[0].stats.sampled_tokens
+    if len(results) == 1:
+        return f"{how}: {tokens} tokens in {seconds.median:.2f} s, {rate.median:.0f} tokens/s"
+    runs = f"median of {len(results)} runs"
+    return f"{how}: {tokens} tokens in {seconds:.3f} s, {rate:.0f} tokens/s, {runs}"
 
 
 def mask_row(prompts: Sequence[list[int]]) -> str:

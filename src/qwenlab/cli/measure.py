@@ -22,7 +22,7 @@ Repeats = Annotated[int, typer.Option(help="Measurements of each.")]
 
 
 def bench(
-    model: options.ModelName,
+    model: options.ModelName = options.TINY,
     batch: BatchSizes = "1,2,4,8,16,32,64",
     prompt_tokens: Annotated[
         int, typer.Option(help="Tokens of each prompt; the ids are random.")
@@ -62,7 +62,7 @@ def bench(
 
 
 def table(
-    model: options.ModelName,
+    model: options.ModelName = options.TINY,
     data: options.Data = "tiny-test",
     tasks: Annotated[
         str, typer.Option(help="Workloads, separated by commas.")

@@ -10,6 +10,8 @@ from qwenlab.errors import whole
 ModelName = Annotated[
     str, typer.Option(help='A shipped model ("tiny"), a folder (./name) or a hub id (owner/name).')
 ]
+TINY = "tiny"  # the model if none is named
+TINY_BASE = "tiny-base"  # the model to train if none is named: it has more to learn
 Data = Annotated[
     str,
     typer.Option(

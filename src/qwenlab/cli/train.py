@@ -1,5 +1,6 @@
 """`qwenlab grpo` trains on problems with known answers; `qwenlab plot` draws a run's metrics."""
 
+import sys
 from io import BytesIO
 from pathlib import Path
 from statistics import fmean
@@ -11,25 +12,30 @@ from qwenlab.cli import options
 from qwenlab.cli.common import count, introduce, open_model
 from qwenlab.cli.threads import Threads
 from qwenlab.console import say
-from qwenlab.errors import QwenlabError
+from qwenlab.errors import QwenlabError, failure
 
 PNG = "metrics.png"
 PICTURES = (".png", ".svg", ".pdf")
 COLUMNS = 4  # of panels in the picture
 WINDOW = 10  # steps of a running mean
+STEPS = 100  # of a training for which neither steps nor minutes are given
 
 
 def grpo(
-    model: options.ModelName,
     data: options.Data,
     output: options.Output,
     lr: Annotated[
         float,
         typer.Option(help="Learning rate: 3e-4 for the tiny models, 1e-6 for published ones."),
     ],
+    model: options.ModelName = options.TINY_BASE,
     steps: Annotated[
-        int, typer.Option(help="Steps in total, those before a resume included.")
-    ] = 100,
+        int | None,
+        typer.Option(
+            help="Steps in total, those before a resume included.",
+            show_default=f"{STEPS}; with --minutes any number",
+        ),
+    ] = None,
     minutes: options.Minutes = None,
     num_rollouts: Annotated[
         int, typer.Option(help="Answers sampled for each problem: one group.")
@@ -86,6 +92,8 @@ def grpo(
     network, tokenizer = open_model(model, "float32", device)
     wanted.use(network, batch_size, output)
     introduce(model, network, count(problems, "problem"), wanted)
+    if steps is None and minutes is None:
+        steps = STEPS
     metrics = rl.grpo(
         network,
         tokenizer,
@@ -109,7 +117,7 @@ def grpo(
         folder=output,
         minutes=minutes,
         save_every=save_every,
-        progress=True,
+        progress=sys.stderr.isatty(),
     )
     summarise(output, metrics)
     if plot:
@@ -119,6 +127,7 @@ def grpo(
 def summarise(folder: Path, metrics: list[dict]) -> None:
     """Prints a run's metrics, averaged over the first and the last tenth of its steps, and its
     checkpoint."""
+    from qwenlab.training.distillation import HELD_OUT
     from qwenlab.training.trainer import last_checkpoint
 
     few = max(1, len(metrics) // 10)
@@ -126,7 +135,7 @@ def summarise(folder: Path, metrics: list[dict]) -> None:
     last = metrics[-few:]
     print(f"{'mean of':20} {f'first {few}':>12} {f'last {few}':>12}")
     for name in metrics[0]:
-        if name != "step":
+        if name not in ("step", HELD_OUT):  # whose values the caller prints by step
             print(f"{name:20} {mean_of(name, first):>12.4g} {mean_of(name, last):>12.4g}")
     print(f"{count(metrics, 'step')} in {sum(record['seconds'] for record in metrics):.0f} s")
     print(f"the model: {last_checkpoint(folder)}")
@@ -150,11 +159,16 @@ def plot(
 def draw(folder: Path, output: Path | None = None) -> None:
     """Draws the metrics in `folder`: one point per step, and a running mean as a line.
 
-    Raises QwenlabError.
+    The loss on held-out traces has a point for each measurement. Raises QwenlabError.
     """
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        reason = 'pictures need matplotlib: pip install "qwenlab[notebook]"'
+        raise failure(QwenlabError(reason)) from None
 
-    from qwenlab.run_folder import write_whole
+    from qwenlab.files import write_whole
+    from qwenlab.training.distillation import HELD_OUT, measured_losses
     from qwenlab.training.trainer import read_metrics
 
     output = output or folder / PNG
@@ -168,6 +182,10 @@ def draw(folder: Path, output: Path | None = None) -> None:
     figure.suptitle(f"{folder.name}: one point per step; line: mean of the last {WINDOW}")
     for place, name in enumerate(names, 1):
         axes = figure.add_subplot(rows, COLUMNS, place, title=name)
+        if name == HELD_OUT:
+            losses = measured_losses(metrics, folder)
+            axes.plot(losses.keys(), losses.values(), ".-")
+            continue
         values = [record[name] for record in metrics]
         axes.plot(values, ".", markersize=3, alpha=0.5)
         axes.plot(running_mean(values))

@@ -22,18 +22,25 @@ logger = logging.getLogger(__name__)
 
 
 def run_requests(
-    model: Model, requests: list[Request], rows: int, strategy: str, samples: int, stats: Stats
+    model: Model,
+    requests: list[Request],
+    rows: int,
+    strategy: str,
+    samples: int,
+    stats: Stats,
+    invariant: bool = False,
 ) -> Iterator[RequestOutput]:
     """Runs the requests, at most `rows` at once, and yields each as it finishes.
 
     Sample k of problem i has index i * samples + k, in that order; some may be missing. The samples
     of a problem share one prefill of its prompt. If memory runs out (torch.OutOfMemoryError), half
     as many rows continue from the tokens generated so far; with a single row the error is raised.
-    `stats` collects the figures of the whole run.
+    `stats` collects the figures of the whole run; `invariant` is that of `generate`.
     """
     if not requests:
         return
-    engine = Engine(model, min(rows, len(requests)), strategy=strategy, stats=stats)
+    slots = min(rows, len(requests))
+    engine = Engine(model, slots, strategy=strategy, stats=stats, invariant=invariant)
     for _, group in groupby(requests, key=lambda request: request.index // samples):
         share(list(group), samples)
     for request in requests:

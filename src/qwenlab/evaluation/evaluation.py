@@ -2,8 +2,9 @@
 kill."""
 
 import json
+import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from math import sqrt
 from pathlib import Path
@@ -21,7 +22,7 @@ from qwenlab.evaluation.answering import rows_that_fit, run_requests
 from qwenlab.evaluation.grading import extract_answer, grade
 from qwenlab.evaluation.problems import Problem, opens_thinking, problem_prompts, problem_seeds
 from qwenlab.files import write_whole
-from qwenlab.fingerprints import fingerprint, some_weights
+from qwenlab.fingerprints import counted, list_fingerprints, some_weights, taken_apart
 from qwenlab.model.model import Model
 from qwenlab.run_folder import (
     FLAG,
@@ -40,6 +41,7 @@ FIELDS = {"id": TEXT, "number": WHOLE, "sample": WHOLE, "prompt": TEXT, "text": 
 FIELDS |= {"answer": OPTIONAL_TEXT, "gold": TEXT, "verdict": FLAG, "tokens": WHOLE}
 FIELDS |= {"finish_reason": TEXT, "seconds": NUMBER}
 MOST_ANSWERS = 10**7  # in a run, because all requests exist from the start
+logger = logging.getLogger(__name__)
 
 
 def evaluate(
@@ -70,9 +72,10 @@ def evaluate(
 
     folder: where each record is appended to records.jsonl as its answer finishes (a path, or an
     open RunFolder), and summary.json is written at the end. Called again with the same settings,
-    `evaluate` resumes: no answer is lost or repeated. Batch size and strategy may change. In
-    float32 the records equal those of an uninterrupted run; in bfloat16 other neighbours may change
-    the last bits of the logits, and so a token.
+    `evaluate` resumes: no answer is lost or repeated. Batch size and strategy may change, and with
+    more problems after the same first ones, or more samples, the run is extended. In float32 the
+    records equal those of an uninterrupted run; in bfloat16 other neighbours may change the last
+    bits of the logits, and so a token.
 
     Raises ValueError for a wrong option, for no problems, or for two with the same number;
     ProblemError for a prompt that leaves no room for an answer; RunFolderError if the folder holds
@@ -111,8 +114,10 @@ def evaluate(
         "thinking": thinking,
         "plain": plain,
     }
+    growing = growing_problems(problems)
+    growing["samples"] = lambda there: isinstance(there, int) and there < samples
     ready = folder is None or isinstance(folder, RunFolder)
-    with nullcontext(folder) if ready else RunFolder(folder, settings) as run:
+    with nullcontext(folder) if ready else RunFolder(folder, settings, growing) as run:
         missing = {}
         for request in requests:
             place, sample = divmod(request.index, samples)
@@ -121,6 +126,8 @@ def evaluate(
         for key in done:
             del missing[key]
         waiting = list(missing.values())
+        if done:
+            logger.info(f"{run.path}: {len(done)} answers are there, {len(waiting)} are left")
         bar = tqdm(total=len(requests), initial=len(done), unit="answer", disable=not progress)
         right = sum(record["verdict"] for record in done.values())
         grading = 0.0
@@ -139,7 +146,8 @@ def evaluate(
                 bar.set_postfix_str(f"accuracy {right / len(done):.3f}, {rate}", refresh=False)
                 bar.update()
                 grading += perf_counter() - ended
-        result = Evaluation(problems, [done[key] for key in sorted(done)], rows, stats, grading)
+        records = [done[key] for key in sorted(done)]
+        result = Evaluation(problems, records, len(waiting), rows, stats, grading)
         if run and (waiting or not (run.path / SUMMARY).exists()):
             checkpoint = str(getattr(model, "folder", None))
             summary = {"model": checkpoint} | vars(result) | {"records": RECORDS}
@@ -173,9 +181,19 @@ def graded_record(
 
 def identity(model: Model, problems: Sequence[Problem]) -> dict[str, str]:
     """Fingerprints of the weights and of the problems."""
-    listed = repr([(p.number, p.id, p.question, p.answer) for p in problems])
-    data = fingerprint([listed.encode("utf-8", "replace")])
+    data = counted(len(problems), "problem", problem_fingerprints(problems)[-1])
     return {"dtype": str(model.dtype), "weights": some_weights(model), "problems": data}
+
+
+def growing_problems(problems: Sequence[Problem]) -> dict[str, Callable[[object], bool]]:
+    """For RunFolder: a run over some of the first of these problems can go on over all of them."""
+    known = set(problem_fingerprints(problems))
+    return {"problems": lambda there: taken_apart(there)[1] in known}
+
+
+def problem_fingerprints(problems: Sequence[Problem]) -> list[str]:
+    """Fingerprints of the first problem, of the first two, and so on."""
+    return list_fingerprints((p.number, p.id, p.question, p.answer) for p in problems)
 
 
 class Evaluation:
@@ -193,20 +211,23 @@ class Evaluation:
     are correlated, so with several samples it is conservative. groups is {value: (answers,
     accuracy)} for each of "subject" and "level", empty where the problems have none.
 
-    sampled_tokens, generation_seconds, their ratio tokens_per_second, and grading_seconds (writing
-    included) are those of this call, without the answers of an earlier one.
+    new_answers, sampled_tokens, generation_seconds, their ratio tokens_per_second, and
+    grading_seconds (writing included) are those of this call, without the answers of an earlier
+    one.
     """
 
     def __init__(
         self,
         problems: Sequence[Problem],
         records: list[dict],
+        new: int,
         batch_size: int,
         stats: Stats,
         grading: float,
     ) -> None:
         self.problems = len(problems)
         self.records = records
+        self.new_answers = new
         self.batch_size = batch_size
         self.accuracy = fmean(record["verdict"] for record in records)
         self.interval = wilson(self.accuracy, self.problems)
@@ -224,12 +245,19 @@ class Evaluation:
     def __repr__(self) -> str:
         low, high = self.interval
         errors = f"; {self.errors} ended with an error" if self.errors else ""
+        generated = (
+            f"{self.sampled_tokens} tokens in {self.generation_seconds:.2f} s, "
+            f"{self.tokens_per_second:.0f} tokens/s, batch size {self.batch_size}"
+        )
+        if self.new_answers < len(self.records):
+            generated = f"of {self.new_answers} new answers: {generated}"
+        if not self.new_answers:
+            generated = "none was needed: all answers were there"
         lines = [
             f"accuracy    {self.accuracy:.3f}, 95 % interval {low:.3f} to {high:.3f}",
             f"answers     {len(self.records)} to {self.problems} problems; cut off "
             f"{self.cut_off:.3f} of them, no answer in {self.no_answer:.3f}{errors}",
-            f"generation  {self.sampled_tokens} tokens in {self.generation_seconds:.2f} s, "
-            f"{self.tokens_per_second:.0f} tokens/s, batch size {self.batch_size}",
+            f"generation  {generated}",
             f"grading     {self.grading_seconds:.2f} s",
         ]
         for name, group in self.groups.items():

@@ -14,7 +14,8 @@ from qwenlab.text.tokenizer import Tokenizer
 
 # Split and size of each set; the products of the training split run out after some 7,800 problems.
 TINY = {"tiny-test": ("held-out", 1000), "tiny-train": ("train", 5000)}
-# 500 problems of MATH's test set (Hendrycks et al., 2021), chosen by Lightman et al. (2023).
+# 500 problems of MATH's test set (Hendrycks et al., arXiv:2103.03874), chosen by Lightman et al.
+# (arXiv:2305.20050).
 MATH500 = {"repo_id": "HuggingFaceH4/MATH-500", "filename": "test.jsonl", "repo_type": "dataset"}
 # The wording that Qwen3's model card recommends for mathematics.
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."

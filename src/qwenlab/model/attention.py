@@ -14,7 +14,8 @@ from qwenlab.model.softmax import masked_softmax
 
 
 class Attention(nn.Module):
-    """Attention with fewer key than query heads (arXiv:2305.13245), q and k normed and rotated.
+    """Attention with fewer key than query heads (arXiv:2305.13245), q and k normed
+    (after arXiv:2010.04245) and rotated.
 
     Qwen3.5's q_proj gives each head its query and, right behind it, a gate: the head's output is
     multiplied by sigmoid(gate). `function` computes the attention itself: `sdpa`, `eager` or a
@@ -91,7 +92,8 @@ def eager(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """The same through PyTorch's fused kernel; shapes as in `eager`."""
+    """The same through PyTorch's fused kernel (FlashAttention, arXiv:2205.14135); shapes as in
+    `eager`."""
     if q.shape[2] == 1 and not q.is_cpu:
         # Decoding is bound by memory traffic, so don't materialise repeated keys.
         return grouped_sdpa(q, k, v, mask, scale)

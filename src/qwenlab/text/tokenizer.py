@@ -1,5 +1,5 @@
 """Text to token ids and back, from a checkpoint's tokenizer.json (byte-level BPE, as all Qwen
-models have it).
+models have it; BPE is that of Sennrich et al., arXiv:1508.07909).
 
 Control tokens (`<|im_start|>`, `<think>`, ...) are kept out of the encoder. It only ever sees text,
 so nothing that a user types can become one; only a chat template can write them. Other added

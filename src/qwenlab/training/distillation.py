@@ -9,6 +9,7 @@ differ; widely used trainers confused the two until October 2024
 distribution at that position (Hinton et al. 2015, arXiv:1503.02531).
 """
 
+import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import lru_cache
@@ -22,10 +23,11 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from qwenlab.engine.padding import right_pad
-from qwenlab.errors import flags, number, whole
+from qwenlab.errors import flags, number, read_json, whole
+from qwenlab.files import write_whole
 from qwenlab.model.model import Model
 from qwenlab.orders import seeded, seeded_order
-from qwenlab.run_folder import RunFolder
+from qwenlab.run_folder import NUMBER, WHOLE, RunFolder, RunFolderError, check_record
 from qwenlab.text.tokenizer import Tokenizer
 from qwenlab.training.traces import Row, Trace, TraceError, answer_rows
 from qwenlab.training.trainer import (
@@ -48,6 +50,8 @@ WARM_UP = 20  # steps
 CHECK_EVERY = 50  # steps between two held-out losses
 SAVE_EVERY = 50  # steps between two checkpoints
 MOST_EPOCHS = 1e6
+HELD_OUT = "held_out_loss"  # the metric
+FINAL = "held_out.json"  # the loss after the last step, in a run's folder
 
 Teacher = tuple[Model, Tokenizer]
 T = TypeVar("T")
@@ -131,6 +135,7 @@ def distill(
     settings = run_settings(
         model,
         [test_rows, rows],
+        len(test_rows) + len(rows),
         task="distill",
         steps=steps,
         minutes=minutes,
@@ -138,7 +143,7 @@ def distill(
         micro_batch=micro_batch,
         lr=lr,
         seed=seed,
-        teacher=teacher and run_settings(teacher[0], [])["model"],
+        teacher=teacher and run_settings(teacher[0], [], 0)["model"],
         temperature=temperature,
     )
     lengths = tuple(map(row_length, rows))
@@ -153,9 +158,9 @@ def distill(
     def one_step(step: int) -> dict:
         measured = {}
         if test_rows and step % CHECK_EVERY == 0:
-            measured["held_out_loss"] = held_out_loss()
+            measured[HELD_OUT] = held_out_loss()
         elif test_rows:  # the last one, so that every record has the same fields
-            measured["held_out_loss"] = training.metrics[-1]["held_out_loss"]
+            measured[HELD_OUT] = training.metrics[-1][HELD_OUT]
         epoch, place = divmod(step, batches_an_epoch)
         batch = [rows[i] for i in batches(lengths, batch_size, seed, epoch)[place]]
         parts = cut(batch, micro_batch)
@@ -180,14 +185,28 @@ def distill(
         training = Training(model, run, lr=lr)
         limits = {"steps": steps, "minutes": minutes, "save_every": SAVE_EVERY}
         metrics = training.run(one_step, **limits, progress=progress, show=("loss",))
+        final = held_out_loss() if test_rows else None
+        if run and test_rows:
+            content = json.dumps({"step": training.step, HELD_OUT: final}) + "\n"
+            write_whole(run.path / FINAL, content, RunFolderError)
     losses = {}
     if test_rows:
-        for record in metrics[::CHECK_EVERY]:
-            losses[record["step"]] = record["held_out_loss"]
-        losses[training.step] = held_out_loss()
+        losses = measured_losses(metrics)
+        losses[training.step] = final
     pads = sum(record["pads"] for record in metrics)
     tokens = sum(record["tokens"] for record in metrics)
     return Distilled(losses, dropped, pads / (pads + tokens), metrics)
+
+
+def measured_losses(metrics: Sequence[dict], folder: Path | None = None) -> dict[int, float]:
+    """The held-out losses that were measured, by the number of steps before each; with `folder`
+    also the one after the last step, if the training has ended there."""
+    losses = {record["step"]: record[HELD_OUT] for record in metrics[::CHECK_EVERY]}
+    if folder and (folder / FINAL).is_file():
+        last = read_json(folder / FINAL, TrainingError)
+        check_record(last, str(folder / FINAL), {"step": WHOLE, HELD_OUT: NUMBER}, TrainingError)
+        losses[last["step"]] = last[HELD_OUT]
+    return losses
 
 
 def row_length(row: Row) -> int:

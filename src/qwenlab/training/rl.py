@@ -58,7 +58,7 @@ def grpo(
     tokenizer: Tokenizer,
     problems: Sequence[Problem],
     *,
-    steps: int,
+    steps: int | None,
     lr: float,
     num_rollouts: int = 8,
     batch_size: int = 4,
@@ -87,7 +87,8 @@ def grpo(
     AdamW steps along the clipped objective. `batch_size` rows are sampled at once, and as many are
     trained on at once; the gradients are those of one big batch. The learning rate rises to `lr`
     over the first `warm_up` steps and then stays, or falls linearly to reach 0 after `decay_steps`
-    steps of the run: 1e-6 is usual for a published model, 3e-4 for the tiny ones.
+    steps of the run: 1e-6 is usual for a published model, 3e-4 for the tiny ones. steps None:
+    until `minutes` have passed, or the learning rate has fallen to 0.
 
     kl: weight of the divergence from the initial model, of which a frozen copy is then kept.
     averaging: see `average`. clip: the largest gradient norm. plain, thinking: see
@@ -111,13 +112,19 @@ def grpo(
 
     Raises ValueError for a wrong option, TrainingError, ProblemError, RunFolderError.
     """
-    counts = {"steps": steps, "updates": updates, "save_every": save_every}
+    counts = {"updates": updates, "save_every": save_every}
     counts |= {"batch_size": batch_size, "max_new_tokens": max_new_tokens}
+    if steps is not None:
+        counts["steps"] = steps
+    elif minutes is None:
+        raise ValueError("steps and minutes are both None, expected at least one of them")
     for name, value in counts.items():
         whole(value, name, 1, MOST_STEPS)
     whole(warm_up, "warm_up", 0, MOST_STEPS)
-    if decay_steps is not None and whole(decay_steps, "decay_steps", 1, MOST_STEPS) < steps:
-        raise ValueError(f"steps is {steps}, expected at most decay_steps, {decay_steps}")
+    if decay_steps is not None and whole(decay_steps, "decay_steps", 1, MOST_STEPS):
+        steps = decay_steps if steps is None else steps
+        if decay_steps < steps:
+            raise ValueError(f"steps is {steps}, expected at most decay_steps, {decay_steps}")
     whole(prompts_per_step, "prompts_per_step", 1, MOST_ANSWERS // 2)
     whole(num_rollouts, "num_rollouts", 2, MOST_ANSWERS // prompts_per_step)
     whole(seed, "seed", 0)
@@ -143,6 +150,7 @@ def grpo(
     settings = run_settings(
         model,
         data,
+        len(data),
         task="grpo",
         lr=lr,
         clip=clip,
@@ -222,7 +230,7 @@ def grpo(
             minutes=minutes,
             save_every=save_every,
             progress=progress,
-            show=("reward", "silent", "length", "tokens_per_second"),
+            show=("reward", "silent"),
         )
 
 

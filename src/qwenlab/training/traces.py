@@ -5,6 +5,7 @@ A trace is kept as text, not as ids, so that one file teaches every student, wha
 and people can read it.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from qwenlab.engine.results import Stats
 from qwenlab.errors import QwenlabError, failure, flags, whole
 from qwenlab.evaluation.answering import run_requests
 from qwenlab.evaluation.answers import extract_answer
-from qwenlab.evaluation.evaluation import identity
+from qwenlab.evaluation.evaluation import growing_problems, identity
 from qwenlab.evaluation.grading import grade
 from qwenlab.evaluation.problems import (
     BOXED,
@@ -38,6 +39,7 @@ REJECTED = "rejected.jsonl"
 FIELDS = {"number": WHOLE, "problem": TEXT, "message_thinking": TEXT, "message_content": TEXT}
 FIELDS |= {"answer": TEXT, "instruction": TEXT, "finish_reason": TEXT, "tokens": WHOLE}
 UNFINISHED = ("length", "error", "cancelled")  # finish reasons of incomplete answers
+logger = logging.getLogger(__name__)
 
 
 class TraceError(QwenlabError):
@@ -228,7 +230,8 @@ def make_traces(
     traces.jsonl as it finishes.
 
     A run that was killed resumes and ends with the same file, because each sample's randomness
-    depends only on `seed` and its problem's number. Answers that never left their thinking or ended
+    depends only on `seed` and its problem's number; with more problems after the same first ones it
+    is extended. Answers that never left their thinking or ended
     with an error go to rejected.jsonl instead and, with only_right, so do wrong ones. The sampling
     options are those of `generate`; fewer `slots` need less memory. Raises TraceError if no trace
     is usable, ProblemError, RunFolderError, and ValueError for a wrong option or two problems with
@@ -287,7 +290,7 @@ def make_traces(
             usable = grade(extract_answer(text), problem.answer)
         run.append(TRACES if usable else REJECTED, record)
 
-    with RunFolder(folder, settings) as run:
+    with RunFolder(folder, settings, growing_problems(problems)) as run:
         kept = run.done(TRACES, FIELDS, ("number",), keys)
         rejected = run.done(REJECTED, FIELDS, ("number",), keys)
         if twice := kept.keys() & rejected.keys():
@@ -296,6 +299,8 @@ def make_traces(
             )
         done = kept | rejected
         left = [request for request in requests if keys[request.index] not in done]
+        if done:
+            logger.info(f"{run.path}: {len(done)} answers are there, {len(left)} are left")
         bar = tqdm(total=len(requests), initial=len(done), unit="answer", disable=not progress)
         with bar:
             for request in run_requests(model, left, slots, "continuous", 1, Stats()):

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from qwenlab.errors import QwenlabError, failure, json_value, read_json, text_of
 from qwenlab.fast import linear
 from qwenlab.files import write_whole
-from qwenlab.fingerprints import all_weights, fingerprint
+from qwenlab.fingerprints import all_weights, counted, fingerprint
 from qwenlab.interrupts import held_back
 from qwenlab.loading import save_checkpoint
 from qwenlab.model.model import Model
@@ -150,25 +150,28 @@ class Training:
         self,
         one_step: Callable[[int], dict],
         *,
-        steps: int,
+        steps: int | None,
         minutes: float | None = None,
         save_every: int = 10,
         progress: bool = False,
         show: Sequence[str] = (),
     ) -> list[dict]:
         """Calls `one_step(number)`, which trains and returns its metrics, until `steps` steps are
-        done or `minutes` were spent on them, both counted from the start of the run, before a kill
-        too. A step that has begun is finished.
+        done (None: any number) or `minutes` were spent on them, both counted from the start of the
+        run, before a kill too. A step that has begun is finished.
 
         Ctrl-C lets the step finish, saves, logs that and raises KeyboardInterrupt; a second one
         doesn't wait. `show` names the metrics for the progress bar. Returns `metrics`: one record
         per step, with its number (from 0) and seconds.
         """
         self.model.requires_grad_(True)
-        bar = tqdm(total=steps, initial=self.step, unit="step", disable=not progress)
+        most = float("inf") if steps is None else steps
         limit = float("inf") if minutes is None else 60 * minutes
+        if self.step:
+            logger.info(f"{self.folder.path}: {self.step} steps are there")
+        bar = tqdm(total=steps, initial=self.step, unit="step", disable=not progress)
         with held_back(FINISHING) as pressed, reference_kernels(), bar:
-            while self.step < steps and self.spent < limit and not pressed:
+            while self.step < most and self.spent < limit and not pressed:
                 began = perf_counter()
                 metrics = {"step": self.step, **one_step(self.step)}
                 metrics["seconds"] = perf_counter() - began
@@ -178,7 +181,10 @@ class Training:
                 if self.folder:
                     self.folder.append(METRICS, metrics)
                     self.folder.add(TABLE, as_csv([metrics]))
-                bar.set_postfix({name: f"{metrics[name]:.4g}" for name in show}, refresh=False)
+                shown = [f"{name} {metrics[name]:.4g}" for name in show]
+                if minutes is not None:
+                    shown.insert(0, f"{self.spent / 60:.1f} of {minutes:g} min")
+                bar.set_postfix_str(", ".join(shown), refresh=False)
                 bar.update()
                 if self.step % save_every == 0:
                     self.save()
@@ -262,11 +268,11 @@ def check_metrics(records: list, path: Path) -> None:
             raise TrainingError(f"{place}: {min(surplus)} is not in the earlier steps")
 
 
-def run_settings(model: Model, problems: Sequence, **options: object) -> dict:
+def run_settings(model: Model, problems: Sequence, many: int, **options: object) -> dict:
     """The settings of a run's folder: the options, and whatever else its results depend on.
 
-    Model and problems (JSON values) are included as fingerprints. Raises TrainingError unless the
-    model is float32.
+    Model and problems (JSON values, `many` in all) are included as fingerprints. Raises
+    TrainingError unless the model is float32.
     """
     if model.dtype != torch.float32:
         raise TrainingError(
@@ -275,6 +281,7 @@ def run_settings(model: Model, problems: Sequence, **options: object) -> dict:
     data = fingerprint([json.dumps(problems, sort_keys=True).encode()])
     machine = {"device": str(model.device), "threads": torch.get_num_threads()}
     machine["kernel"] = linear.forced() or "linear"
+    data = counted(many, "problem", data)
     return {"model": all_weights(model), "problems": data, **options, **machine}
 
 
