@@ -187,6 +187,12 @@ EXERCISES["next-window"] = Exercise(
             "pads are zeroed but still in the window, where real inputs should be.",
         ),
         (
+            _by_row(
+                lambda old, new, every, real: _last(len(old), old, every) if real.all() else old
+            ),
+            "a row with pads has real inputs too, and they enter its window.",
+        ),
+        (
             _by_row(_as_if_pads_came_last),
             "you counted the real inputs, but there may be pads between them.",
         ),

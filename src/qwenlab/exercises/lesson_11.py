@@ -259,6 +259,12 @@ def interval_width(p: float, n: int, z: float = Z) -> float:
     return 2 * z * sqrt(p * (1 - p) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
 
 
+def _above(p: float, n: int) -> float:
+    """From p to the upper end of Wilson's interval."""
+    centre = (p + Z**2 / (2 * n)) / (1 + Z**2 / n)
+    return centre + interval_width(p, n) / 2 - p
+
+
 def _first(enough: Callable[[int], bool]) -> int:
     """The smallest n that is enough, where each larger one is enough as well."""
     high = 1
@@ -314,6 +320,18 @@ EXERCISES["problems-needed"] = Exercise(
         (
             lambda p, width: _first(lambda n: interval_width(p, n, 2.0) <= width),
             "z = 2 is 1.96 rounded up. Take `accuracy_interval` as it is.",
+        ),
+        (
+            lambda p, width: int(4 * Z**2 * p * (1 - p) / width**2),
+            "this is for the interval p ± z·√(p(1−p)/n), and 0 problems tell nothing.",
+        ),
+        (
+            lambda p, width: ceil(Z**2 / width**2),
+            "this is p ± z·√(p(1−p)/n) at p = 0.5. Use Wilson's interval, and the p that is given.",
+        ),
+        (
+            lambda p, width: _first(lambda n: _above(p, n) <= width),
+            "you measure from p to the upper end. The width goes from the lower end to the upper.",
         ),
         (
             lambda p, width: max(1, ceil(Z**2 * p * (1 - p) / width**2)),

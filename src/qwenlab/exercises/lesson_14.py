@@ -302,6 +302,10 @@ EXERCISES["truncate"] = Exercise(
             "you kept a row without any token of its answer. Its mean is 0/0.",
         ),
         (
+            _ways(_right, drops=lambda p, ids: False, count=lambda p, i: max(0, len(i) - len(p))),
+            "a row with 0 tokens to train on must be dropped: its mean is 0/0.",
+        ),
+        (
             _ways(_right, drops=lambda p, ids: len(ids) <= len(p) + 1),
             "a row with one token of its answer is usable.",
         ),
