@@ -17,6 +17,8 @@ from qwenlab.exercises.lesson_09 import delta_step, state_bytes
 from qwenlab.exercises.lesson_11 import last_box
 from qwenlab.exercises.lesson_13 import average_loss, completion_mask, silent_groups
 from qwenlab.exercises.lesson_14 import part_factors, turn_mask
+from qwenlab.exercises.lesson_15 import batch_bytes
+from qwenlab.exercises.lesson_16 import may_flip
 
 # --- Lesson 01 ---
 
@@ -233,6 +235,28 @@ def whole_factors(counts):
     return counts * len(counts) // counts.sum()
 
 
+# --- Lesson 15 ---
+
+
+def rows_not_rounded(device, weights, token, fixed, moment, context):
+    return max(0, device - weights) / (fixed + context * token + moment)
+
+
+def numbers_of_weights(weights, config, rows, context, size):
+    return batch_bytes(weights * size, config, rows, context, size)
+
+
+# --- Lesson 16 ---
+
+
+def flips_as_numbers(logits, moved):
+    return may_flip(logits, moved).long()
+
+
+def flips_as_a_column(logits, moved):
+    return may_flip(logits, moved)[:, None]
+
+
 ANSWERS = {
     "bytes-per-step": {two_matrices_in_the_mlp: "count the matrices"},
     "left-pad": {a_mask_of_integers: "the mask is bool"},
@@ -277,4 +301,10 @@ ANSWERS = {
     "average-loss": {one_weight: "one weight per token"},
     "turn-mask": {turns_as_numbers: "of dtype bool"},
     "part-factors": {one_factor: "one factor per micro-batch", whole_factors: "are float32"},
+    "rows-that-fit": {rows_not_rounded: "round down"},
+    "batch-bytes": {numbers_of_weights: "print the two parts"},
+    "may-flip": {
+        flips_as_numbers: "answer with bool",
+        flips_as_a_column: "one answer for each step",
+    },
 }

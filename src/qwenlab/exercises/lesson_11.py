@@ -71,6 +71,12 @@ def _rest_too(text: str) -> str:
     return last_box(text) or (text[place + len(START) :].strip() if place >= 0 else "")
 
 
+def _ends_with_the_text(text: str) -> str:
+    """Counts the braces, and takes one letter too few where they never close."""
+    place = text.rfind(START)
+    return last_box(text) or (text[place + len(START) : -1].strip() if place >= 0 else "")
+
+
 def _to_the_last_brace(text: str) -> str:
     place = text.rfind(START)
     return text[place + len(START) :].rpartition("}")[0].strip() if place >= 0 else ""
@@ -118,6 +124,10 @@ EXERCISES["last-box"] = Exercise(
             "the last box is empty or never closes, and an earlier one does not stand in for it.",
         ),
         (_rest_too, "a box that never closes is no answer, whatever it holds so far."),
+        (
+            _ends_with_the_text,
+            "your loop also ends with the text. Then the box is open, and there is no answer.",
+        ),
         (_with_spaces, "spaces around the answer do not belong to it: strip them."),
         (_whole_text, "a text without a box has no answer here: return the empty string."),
     ),
@@ -306,6 +316,11 @@ EXERCISES["problems-needed"] = Exercise(
             "answer is right.",
         ),
         (
+            lambda p, width: max(1, ceil(Z**2 * p * (1 - p) / width**2)),
+            "width goes from end to end, but z·√(p(1−p)/n) reaches only from p to one end, and is "
+            "not Wilson's.",
+        ),
+        (
             lambda p, width: problems_needed(0.5, width),
             "this is for p = 0.5, where the interval is widest. Use the p that is given.",
         ),
@@ -332,11 +347,6 @@ EXERCISES["problems-needed"] = Exercise(
         (
             lambda p, width: _first(lambda n: _above(p, n) <= width),
             "you measure from p to the upper end. The width goes from the lower end to the upper.",
-        ),
-        (
-            lambda p, width: max(1, ceil(Z**2 * p * (1 - p) / width**2)),
-            "this is the textbook's for p ± width. Here `width` goes from one end to the other, "
-            "and the interval is Wilson's.",
         ),
         (
             lambda p, width: 10 * ceil(problems_needed(p, width) / 10),

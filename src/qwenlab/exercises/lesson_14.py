@@ -69,6 +69,11 @@ def _from_the_first_answer(turns: list[tuple[str, int]]) -> Tensor:
     return _turns(lambda place, role, length, count: [place >= first] * length)(turns)
 
 
+def _others_first(turns: list[tuple[str, int]]) -> Tensor:
+    mask = turn_mask(turns)
+    return mask.sort().values
+
+
 def _each_answer(write: Callable) -> Callable:
     """write(length) for the tokens of each answer; nothing else counts."""
     return _turns(
@@ -113,6 +118,11 @@ EXERCISES["turn-mask"] = Exercise(
         (
             _turns(_first_answer),
             "only the first answer counts. The later ones are the assistant's words as well.",
+        ),
+        (
+            _others_first,
+            "you count how many tokens are the assistant's, and put them all at the end. They "
+            "count where they stand.",
         ),
         (
             _turns(lambda place, role, length, count: [role != "user"] * length),
@@ -224,12 +234,6 @@ def _made_up(prompt: list[int], answer: list[int], done: bool, stop: int, most: 
     return ids if len(ids) <= most else [*ids[: most - 1], stop]
 
 
-def _stop_behind_the_cut(
-    prompt: list[int], answer: list[int], done: bool, stop: int, most: int
-) -> list[int]:
-    return _whole(prompt, answer, False, stop)[:most] + [stop] * done
-
-
 def _finished_only(
     prompt: list[int], answer: list[int], done: bool, stop: int, most: int
 ) -> list[int]:
@@ -271,10 +275,6 @@ EXERCISES["truncate"] = Exercise(
             "the stop id is missing where the teacher did stop.",
         ),
         (
-            _ways(_stop_behind_the_cut),
-            "the stop id belongs to the row that is cut, so it may be cut off too. Add it first.",
-        ),
-        (
             _ways(_finished_only),
             "an unfinished answer teaches as well, without a stop id.",
         ),
@@ -296,6 +296,11 @@ EXERCISES["truncate"] = Exercise(
                 )
             ),
             "dropped holds places in the list of traces: 0 for the first.",
+        ),
+        (
+            _ways(lambda p, a, d, s, n: (p + a)[:n] + ([s] if d else [])),
+            "the stop id comes after the cut, so that a row is one too long, and stops where the "
+            "teacher did not. Cut the whole row.",
         ),
         (
             _ways(_right, drops=lambda p, ids: False),
@@ -366,6 +371,11 @@ EXERCISES["part-factors"] = Exercise(
             "upside down: a large part must weigh more, not less.",
         ),
         (
+            lambda counts: counts.sum() / counts,
+            "upside down: a large part must weigh more, not less. And where all parts are of one "
+            "size each factor is 1.",
+        ),
+        (
             lambda counts: counts.float(),
             "those are the counts. Divide them by the mean count, so that the loss keeps its size.",
         ),
@@ -380,11 +390,6 @@ EXERCISES["part-factors"] = Exercise(
         (
             lambda counts: torch.full(counts.shape, len(counts) / counts.sum().item()),
             "a part's own mean has been divided by its tokens already: multiply by them.",
-        ),
-        (
-            lambda counts: counts.sum() / counts,
-            "upside down: a large part must weigh more, not less. And with one part the factor is "
-            "1.",
         ),
         (
             lambda counts: 1 / counts,
