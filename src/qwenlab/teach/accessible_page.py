@@ -3,6 +3,7 @@ need.
 
 - The bar of a folded cell is announced by its title. myst-nb gives all of them the label "Toggle
   hidden content", which hides the title from a screen reader.
+- A displayed formula can scroll on a narrow screen, so the keyboard reaches it.
 - MathJax is loaded by pages with a formula only. Sphinx also counts the formulas in forms of an
   output that the page doesn't show.
 """
@@ -14,17 +15,19 @@ if TYPE_CHECKING:
 
 SAME_FOR_ALL = ' aria-label="Toggle hidden content"'
 FORMULA = 'class="math'
+DISPLAYED = '<div class="math notranslate nohighlight"'
 
 
 def setup(app: "Sphinx") -> dict[str, bool]:
-    app.connect("html-page-context", drop_labels)
+    app.connect("html-page-context", repair)
     app.connect("html-page-context", drop_mathjax, priority=900)  # after it was added
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def drop_labels(_app: "Sphinx", _page: str, _template: str, context: dict, *_: object) -> None:
+def repair(_app: "Sphinx", _page: str, _template: str, context: dict, *_: object) -> None:
     if "body" in context:
-        context["body"] = context["body"].replace(SAME_FOR_ALL, "")
+        body = context["body"].replace(SAME_FOR_ALL, "")
+        context["body"] = body.replace(DISPLAYED, f'{DISPLAYED} tabindex="0"')
 
 
 def drop_mathjax(_app: "Sphinx", _page: str, _template: str, context: dict, *_: object) -> None:
