@@ -21,7 +21,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def tracked_files():
-    run = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    run = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, encoding="utf-8"
+    )
     if run.returncode:
         pytest.skip("not a git checkout")
     return [ROOT / name for name in run.stdout.split("\0") if name and (ROOT / name).is_file()]
@@ -139,6 +141,25 @@ def test_requirements_pin_everything_that_the_project_asks_for():
                 )
 
 
+def test_the_ways_without_make_install_what_they_use():
+    from packaging.requirements import Requirement
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    book = {requirement.name: requirement for requirement in map(Requirement, extras["book"])}
+    assert "jupyterlab" in book and not book["jupyter-book"].specifier.contains("2.0")
+    page = (ROOT / "book" / "setup.md").read_text(encoding="utf-8")
+    blocks = "".join(re.findall(r"```bash\n(.*?)```", page, re.DOTALL)).splitlines()
+    for command in ('pip install -e ".[book]"', "jupyter lab", "jupyter-book build ."):
+        assert command in blocks
+    installed = re.findall(r"pip install ([^`\n]*)", README + page)
+    asked = re.findall(r"\[([a-z]+)\]", " ".join(installed))
+    assert {"book", "notebook"} <= set(asked) <= set(extras)
+    for name in re.findall(r"-r (\S+)", " ".join(installed)):
+        assert (ROOT / name).is_file(), name
+
+
 def test_binder_installs_what_the_library_needs():
     """Everything in pyproject.toml comes from conda-forge there, save one pure Python package that
     pip fetches. Binder keeps this environment from one commit to the next, because it names no file
@@ -234,7 +255,11 @@ def test_no_file_names_a_machine_or_a_package_registry():
 def test_python_is_formatted_and_free_of_lint():
     for command in (["check"], ["format", "--check"]):
         run = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, "."], cwd=ROOT, capture_output=True, text=True
+            [sys.executable, "-m", "ruff", *command, "."],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
         )
         assert run.returncode == 0, run.stdout + run.stderr
 
@@ -279,9 +304,15 @@ def test_prose_is_in_british_spelling():
 
 
 def make(folder, path, *arguments):
+    if os.name == "nt":
+        pytest.skip("needs make and a shell: Windows has neither")
     environment = {"PATH": str(path), "HOME": str(folder)}
     return subprocess.run(
-        ["make", "-C", str(folder), *arguments], capture_output=True, text=True, env=environment
+        ["make", "-C", str(folder), *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        encoding="utf-8",
     )
 
 
@@ -289,7 +320,7 @@ def test_set_up_without_python_says_so_in_one_line(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
     for name in ("python3.11", "python3"):
         (tmp_path / name).write_text(
-            "#!/bin/sh\nexit 1\n"
+            "#!/bin/sh\nexit 1\n", encoding="utf-8"
         )  # too old, or a stand-in for what is not installed
         (tmp_path / name).chmod(0o755)
     run = make(tmp_path, f"{tmp_path}:/usr/bin:/bin", "book")
@@ -314,7 +345,7 @@ def test_tests_of_one_file_run_in_one_process():
     files = ["tests/test_files.py", "tests/test_imports.py", "tests/test_interrupts.py"]
     spread = ["-n", "2", "--dist", "loadscope", "--no-loadscope-reorder", "-vv"]
     command = [sys.executable, "-m", "pytest", *spread, *files]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, encoding="utf-8")
     ran = re.findall(r"\[(gw\d)\] .* (tests/\w+\.py)::", run.stdout)
     assert {file for _, file in ran} == set(files)
     assert len(set(ran)) == len(files) and len({process for process, _ in ran}) == 2
