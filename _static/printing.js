@@ -7,6 +7,7 @@
   document.documentElement.classList.add("qwl-solutions");
   window.addEventListener("beforeprint", () => {
     document.querySelectorAll("details").forEach((part) => {
+      part.removeAttribute("name"); // a quiz keeps one choice open at a time
       part.open = true;
     });
   });
