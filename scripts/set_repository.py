@@ -232,7 +232,7 @@ def set_repository(root: Path, url: str, branch: str, pages: str = "") -> list[P
         changed[path] = (old, with_address_in_notebook(old, name, address))
     changed = {path: new for path, (old, new) in changed.items() if new != old}
     for path, text in changed.items():
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", newline="\n")
     return list(changed)
 
 

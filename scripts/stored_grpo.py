@@ -130,7 +130,7 @@ def train(
     train_set = load_problems("tiny-train")
     model, tokenizer = qwenlab.load(CHECKPOINT, dtype="float32", device="cpu")
     began = perf_counter()
-    done = json.loads(notes.read_text()) if notes.exists() else {}
+    done = json.loads(notes.read_text(encoding="utf-8")) if notes.exists() else {}
     if "before" not in done:
         done["before"] = measure(model, tokenizer, held_out)
         done["tests"] = [on_the_way(model, tokenizer, held_out[:tests], 0)]
@@ -226,7 +226,7 @@ def merge(parts: list[Path]) -> dict:
     for path in parts:
         if path.name.endswith(".tests.json"):
             continue
-        part = json.loads(path.read_text())
+        part = json.loads(path.read_text(encoding="utf-8"))
         (runs if "metrics" in part else speeds).append(part)
     runs.sort(key=lambda run: (run["lr"], run["seed"]))
     (fast,) = speeds

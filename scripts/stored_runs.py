@@ -98,7 +98,7 @@ class Interrupt:
     def __call__(self) -> None:
         if self.done or not self.path.exists():
             return
-        if self.path.read_text().count("\n") >= self.lines:
+        if self.path.read_text(encoding="utf-8").count("\n") >= self.lines:
             self.done = True
             signal.raise_signal(signal.SIGINT)
 
@@ -122,9 +122,13 @@ def write_model(family: str, folder: Path) -> None:
     config = FAMILIES[family] | {"vocab_size": tokenizer.vocab_size, "eos_token_id": stop_ids}
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(model.folder / name, folder / name)
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (folder / "config.json").write_text(
+        json.dumps(config, indent=2) + "\n", encoding="utf-8", newline="\n"
+    )
     stops = {"eos_token_id": stop_ids}
-    (folder / "generation_config.json").write_text(json.dumps(stops) + "\n")
+    (folder / "generation_config.json").write_text(
+        json.dumps(stops) + "\n", encoding="utf-8", newline="\n"
+    )
     tensors = dict(make_model(config).named_parameters())
     tensors["model.embed_tokens.weight"][digit_ids(folder) + stop_ids] *= LOUD
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -132,7 +136,9 @@ def write_model(family: str, folder: Path) -> None:
 
 
 def digit_ids(folder: Path) -> list[int]:
-    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    vocabulary = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"][
+        "vocab"
+    ]
     return [vocabulary[digit] for digit in "0123456789"]
 
 
@@ -153,7 +159,7 @@ def write_problems(family: str, runs: Path) -> None:
     if len(lines) < PROBLEMS:
         raise SystemExit(f"{family}: {len(lines)} usable problems, expected at least {PROBLEMS}")
     text = "\n".join(lines[:PROBLEMS]) + "\n"
-    (runs / f"problems-{family}.jsonl").write_text(text)
+    (runs / f"problems-{family}.jsonl").write_text(text, encoding="utf-8", newline="\n")
 
 
 def write_traces(runs: Path) -> None:
@@ -162,7 +168,7 @@ def write_traces(runs: Path) -> None:
         content = f"\\boxed{{{problem.answer}}}"
         trace = {"problem": problem.problem, "message_content": content, "instruction": ""}
         lines.append(json.dumps(trace) + "\n")
-    (runs / "traces.jsonl").write_text("".join(lines))
+    (runs / "traces.jsonl").write_text("".join(lines), encoding="utf-8", newline="\n")
 
 
 def main() -> None:
@@ -188,9 +194,9 @@ def main() -> None:
             else:
                 raise SystemExit(f"{half}: was not interrupted")
             if task in ("evaluate", "grpo"):
-                with (half / name).open("a") as file:
+                with (half / name).open("a", encoding="utf-8", newline="\n") as file:
                     file.write(TORN)
-            print(half, (half / name).read_text().count("\n"), "lines")
+            print(half, (half / name).read_text(encoding="utf-8").count("\n"), "lines")
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     print(f"{out}: {size / 1000:.0f} kB")
 

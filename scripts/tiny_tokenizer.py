@@ -91,4 +91,6 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int) -> None:
         "pad_token": PAD,
         "model_max_length": context,
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(config, indent=2) + "\n", encoding="utf-8", newline="\n"
+    )

@@ -94,7 +94,7 @@ def main() -> None:
             "vocabulary": tokenizer.get_vocab_size(),
         }
         text = card(name, recipe, outcome, scores, prompts, voted, **sizes)
-        (new / "README.md").write_text(text, encoding="utf-8")
+        (new / "README.md").write_text(text, encoding="utf-8", newline="\n")
 
     write_folder(folder, fill)
     for way, score in scores.items():
@@ -131,7 +131,9 @@ def write_checkpoint(folder: Path, recipe: Recipe, tokenizer: Tokenizer, model: 
     # Two stop ids, as published for Qwen3: the end of a turn and the end of a text.
     generation = {"eos_token_id": [stop, pad], "pad_token_id": pad}
     for file, content in (("config.json", config), ("generation_config.json", generation)):
-        (folder / file).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        (folder / file).write_text(
+            json.dumps(content, indent=2) + "\n", encoding="utf-8", newline="\n"
+        )
 
 
 def arguments() -> tuple[str, Recipe, Path, int]:

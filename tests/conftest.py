@@ -1,5 +1,9 @@
 """Shared settings of the tests: reduced counts unless QWENLAB_FULL=1, one thread, never the
-network."""
+network.
+
+With QWENLAB_WITHOUT=posix,float64 (or one of them) all is as on systems that lack these; what can't
+run there is skipped, each with its reason. See without/simulated.py.
+"""
 
 import os
 import signal
@@ -8,6 +12,13 @@ import sys
 # Both are read on import, of huggingface_hub and torch; a test that needs a hub starts its own.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start, too
+
+if os.environ.get("QWENLAB_WITHOUT"):
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "without")
+    paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    sys.path.insert(0, folder)
+    import simulated  # noqa: F401
 
 import pytest
 import torch

@@ -40,9 +40,12 @@ def executed(path: Path) -> nbformat.NotebookNode:
 
 
 def kept_by_the_book(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode | None:
-    """None where the book has not been built since the library or the lesson's code has changed."""
+    """None where the book has not been built since the library or the lesson's code has changed,
+    or was built with what this run is without."""
     library = KEPT / "qwenlab-library"
-    if not library.is_file() or library.read_text() != hash_of_this_library():
+    if os.environ.get("QWENLAB_WITHOUT"):
+        return None
+    if not library.is_file() or library.read_text(encoding="utf-8") != hash_of_this_library():
         return None
     _, key = JupyterCacheBase(KEPT).create_hashed_notebook(notebook)
     path = KEPT / "executed" / key / "base.ipynb"

@@ -1,7 +1,8 @@
 """Functions and commands in processes of their own, to be killed or interrupted at a place that is
 counted.
 
-Each is forked from one process that has imported everything, so none pays for imports. A place is
+Each is forked from one process that has imported everything, so none pays for imports where the
+system has fork. A place is
 an operation on a file of `folder`: the n-th of a run is the same on a fast machine and on a slow
 one.
 """
@@ -10,28 +11,32 @@ import importlib
 import json
 import multiprocessing
 import os
-import resource
 import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 
 from qwenlab.cli.main import main
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(
-    ["torch._dynamo", "torch.optim", "tokenizers", "qwenlab.cli.main", "qwenlab.training.rl"]
-)
+# Where the system has no fork, each process imports everything itself, which takes seconds.
+HAS_FORK = hasattr(os, "fork")
+PROCESSES = multiprocessing.get_context("forkserver" if HAS_FORK else "spawn")
+if HAS_FORK:
+    PROCESSES.set_forkserver_preload(
+        ["torch._dynamo", "torch.optim", "tokenizers", "qwenlab.cli.main", "qwenlab.training.rl"]
+    )
 CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree")
 
 
 class Forked:
     """A running process. streams: (stdin, stdout, stderr), each the path of a file, or None.
 
-    signal_at: the place (from 0) right before which the process sends itself `signal_number`.
+    signal_at: the place (from 0) right before which the process sends itself `signal_number`
+    (None: SIGKILL).
     torn: no file may grow beyond so many bytes from `signal_at` on: the write that would do it ends
     the process halfway.
     settings: what is changed before, as {"qwenlab.module.NAME": value}.
@@ -44,22 +49,26 @@ class Forked:
         *arguments,
         folder: Path,
         signal_at: int | None = None,
-        signal_number: int = signal.SIGKILL,
+        signal_number: int | None = None,
         torn: int | None = None,
         streams=(None, None, None),
         cwd: Path | None = None,
         settings: dict | None = None,
         variables: dict | None = None,
     ):
+        if signal_at is not None and os.name == "nt":
+            pytest.skip("needs signals that end a process: Windows has none")
+        if torn is not None and not HAS_FORK:
+            pytest.skip("needs the module resource, to limit how large a file may grow")
         self.folder = folder
         self.log = folder.with_name(f"{folder.name}.places")
-        self.log.write_text("")
+        self.log.write_text("", encoding="utf-8")
         for stream in streams[1:]:
             if stream is not None:
                 Path(stream).touch()
         place = (str(folder), str(self.log), signal_at, signal_number, torn)
         changes = (settings or {}, variables or {})
-        self.process = FORKS.Process(
+        self.process = PROCESSES.Process(
             target=child, args=(function, arguments, place, streams, cwd, *changes)
         )
         self.process.start()
@@ -71,6 +80,8 @@ class Forked:
             time.sleep(0.005)
 
     def interrupt(self) -> None:
+        if os.name == "nt":
+            pytest.skip("needs signals: Windows has none to send")
         os.kill(self.process.pid, signal.SIGINT)
 
     def end(self) -> int:
@@ -81,7 +92,7 @@ class Forked:
     @property
     def places(self) -> list[str]:
         """The names of the operations so far."""
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
+        return [json.loads(line) for line in self.log.read_text(encoding="utf-8").splitlines()]
 
 
 def child(function, arguments, place, streams, cwd, settings, variables):
@@ -115,7 +126,7 @@ def redirect(number: int, stream) -> None:
 
 
 def count_places(
-    folder: str, log: str, signal_at: int | None, signal_number: int, torn: int | None
+    folder: str, log: str, signal_at: int | None, signal_number: int | None, torn: int | None
 ) -> None:
     told = os.open(log, os.O_WRONLY | os.O_APPEND)
     reached = 0
@@ -126,8 +137,10 @@ def count_places(
             return
         if reached == signal_at:
             if torn is None:
-                os.kill(os.getpid(), signal_number)
+                os.kill(os.getpid(), signal_number or signal.SIGKILL)
             else:
+                import resource
+
                 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
                 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
                 resource.setrlimit(resource.RLIMIT_FSIZE, (torn, torn))

@@ -132,8 +132,8 @@ def said_with_a_hub(function, *arguments, cache: Path, address: str, **variables
             settings={"time.sleep": wait_for_nothing},
             variables=environment,
         )
-        assert run.end() == 0, streams[2].read_text()
-        return streams[1].read_text().rstrip("\n")
+        assert run.end() == 0, streams[2].read_text(encoding="utf-8")
+        return streams[1].read_text(encoding="utf-8").rstrip("\n")
 
 
 def wait_for_nothing(seconds: float) -> None:

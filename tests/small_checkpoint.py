@@ -38,9 +38,9 @@ def write_small_checkpoint(folder: Path, template=TEMPLATE, **changes) -> Path:
     tokenizer in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     values = CONFIG | changes
-    (folder / "config.json").write_text(json.dumps(values))
+    (folder / "config.json").write_text(json.dumps(values), encoding="utf-8")
     (folder / "generation_config.json").write_text(
-        json.dumps({"eos_token_id": [VOCAB - 3, VOCAB - 5]})
+        json.dumps({"eos_token_id": [VOCAB - 3, VOCAB - 5]}), encoding="utf-8"
     )
     torch.manual_seed(0)
     save_weights(Model(Config.from_dict(values)), folder)
@@ -83,14 +83,18 @@ def write_multimodal_checkpoint(folder: Path) -> tuple[dict, dict]:
             {name: tensors[name].contiguous() for name in tensors if weight_map[name] == file},
             folder / file,
         )
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": weight_map}), encoding="utf-8"
+    )
     outer = {
         "model_type": "qwen3_5",
         "text_config": text,
         "vision_config": {},
         "tie_word_embeddings": True,
     }
-    (folder / "config.json").write_text(json.dumps(outer))
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 3]}))
+    (folder / "config.json").write_text(json.dumps(outer), encoding="utf-8")
+    (folder / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": [5, 3]}), encoding="utf-8"
+    )
     write_small_tokenizer(folder)
     return text, weight_map

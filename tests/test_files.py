@@ -26,19 +26,19 @@ def test_text_is_written_as_it_stands(tmp_path):
 
 @pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_what_stood_there_stays_when_writing_breaks_off(tmp_path, problem):
-    (tmp_path / "file").write_text("old")
+    (tmp_path / "file").write_text("old", encoding="utf-8")
     (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "file").write_text("old")
+    (tmp_path / "folder" / "file").write_text("old", encoding="utf-8")
     before = files_of(tmp_path)
 
     def fill(folder: Path) -> None:
-        (folder / "file").write_text("half of it")
+        (folder / "file").write_text("half of it", encoding="utf-8")
         raise problem
 
     with pytest.raises((QwenlabError, KeyboardInterrupt)):
         write_folder(tmp_path / "folder", fill)
     with pytest.raises((OSError, KeyboardInterrupt)), replacing(tmp_path / "file") as part:
-        part.write_text("half of it")
+        part.write_text("half of it", encoding="utf-8")
         raise problem
     assert files_of(tmp_path) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
@@ -50,7 +50,7 @@ def test_a_link_goes_on_leading_to_what_was_written(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "model").mkdir()
     for name in ("metrics.csv", "model.safetensors"):
-        (tmp_path / "real" / name).write_text("old")
+        (tmp_path / "real" / name).write_text("old", encoding="utf-8")
         (tmp_path / "model" / name).symlink_to(tmp_path / "real" / name)
     write_whole(tmp_path / "model" / "metrics.csv", "new")
     save_weights(model, tmp_path / "model", torch.float32)

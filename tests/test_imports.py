@@ -1,12 +1,21 @@
 """What an import loads: little, and nothing heavy before it is needed."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
-# One process imports torch, and each program runs in a fork of it: what it loads besides.
+# One process imports torch, and each program runs in a fork of it, if there are forks: what it
+# loads besides.
+ALONE = """
+import json, sys
+import torch
+before = set(sys.modules)
+exec(sys.argv[1])
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
 FORKS = """
 import json, os, sys
 import torch
@@ -38,11 +47,21 @@ check("left-pad", lambda sequences, pad_id: None)
 @pytest.fixture(scope="module")
 def loaded() -> dict[str, set[str]]:
     """The modules that each program loads."""
-    command = [sys.executable, "-c", FORKS, json.dumps(list(PROGRAMS.values()))]
-    run = subprocess.run(command, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    found = [set(json.loads(line)) for line in run.stdout.splitlines()]
+    programs = list(PROGRAMS.values())
+    if hasattr(os, "fork"):
+        lines = printed(FORKS, json.dumps(programs))
+    else:
+        lines = [line for program in programs for line in printed(ALONE, program)]
+    found = [set(json.loads(line)) for line in lines]
     return dict(zip(PROGRAMS, found, strict=True))
+
+
+def printed(program: str, argument: str) -> list[str]:
+    """The lines that a program prints in a process of its own."""
+    command = [sys.executable, "-c", program, argument]
+    run = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+    assert run.returncode == 0, run.stderr
+    return run.stdout.splitlines()
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -65,5 +84,7 @@ def test_check_loads_the_file_of_its_lesson_only(loaded):
 
 def test_the_scheduler_needs_no_torch():
     program = "import sys, qwenlab.engine.scheduler; print('torch' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, encoding="utf-8"
+    )
     assert (run.stdout.strip(), run.stderr) == ("False", "")

@@ -13,19 +13,7 @@ from helpers import gone
 import qwenlab
 
 SOURCE = Path(qwenlab.__file__).parents[1]
-# Read first by the process in which all is tried, and by each that it starts.
-LACKING = """
-import os, signal, sys, warnings
-import psutil  # its part for Linux imports resource, that for Windows does not
-
-warnings.filterwarnings("ignore", "only soft file lock is available")
-for module in ("fcntl", "resource"):
-    sys.modules[module] = None  # importing it raises ImportError
-for name in ("fork", "forkpty", "killpg", "setsid"):
-    delattr(os, name)
-for name in ("SIGALRM", "setitimer", "alarm"):
-    delattr(signal, name)
-"""
+WITHOUT = Path(__file__).with_name("without")  # its sitecustomize is read by every process
 PROGRAM = r"""
 import json, os
 import psutil, torch
@@ -91,15 +79,15 @@ os._exit(0)  # as if it were killed: nobody is left to end the worker
 @pytest.fixture(scope="module")
 def told(tmp_path_factory) -> dict:
     """What the program tells in a process without all that Windows lacks."""
-    folder = tmp_path_factory.mktemp("lacking")
-    (folder / "sitecustomize.py").write_text(LACKING, encoding="utf-8")
+    path = os.pathsep.join([str(WITHOUT), str(SOURCE)])
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         cwd=tmp_path_factory.mktemp("runs"),
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(SOURCE)])},
+        env=os.environ | {"PYTHONPATH": path, "QWENLAB_WITHOUT": "posix"},
         capture_output=True,
         text=True,
         timeout=300,
+        encoding="utf-8",
     )
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)

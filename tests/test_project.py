@@ -21,7 +21,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def tracked_files():
-    run = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    run = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, encoding="utf-8"
+    )
     if run.returncode:
         pytest.skip("not a git checkout")
     return [ROOT / name for name in run.stdout.split("\0") if name and (ROOT / name).is_file()]
@@ -234,7 +236,11 @@ def test_no_file_names_a_machine_or_a_package_registry():
 def test_python_is_formatted_and_free_of_lint():
     for command in (["check"], ["format", "--check"]):
         run = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, "."], cwd=ROOT, capture_output=True, text=True
+            [sys.executable, "-m", "ruff", *command, "."],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
         )
         assert run.returncode == 0, run.stdout + run.stderr
 
@@ -281,7 +287,11 @@ def test_prose_is_in_british_spelling():
 def make(folder, path, *arguments):
     environment = {"PATH": str(path), "HOME": str(folder)}
     return subprocess.run(
-        ["make", "-C", str(folder), *arguments], capture_output=True, text=True, env=environment
+        ["make", "-C", str(folder), *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        encoding="utf-8",
     )
 
 
@@ -289,7 +299,7 @@ def test_set_up_without_python_says_so_in_one_line(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
     for name in ("python3.11", "python3"):
         (tmp_path / name).write_text(
-            "#!/bin/sh\nexit 1\n"
+            "#!/bin/sh\nexit 1\n", encoding="utf-8"
         )  # too old, or a stand-in for what is not installed
         (tmp_path / name).chmod(0o755)
     run = make(tmp_path, f"{tmp_path}:/usr/bin:/bin", "book")
@@ -314,7 +324,7 @@ def test_tests_of_one_file_run_in_one_process():
     files = ["tests/test_files.py", "tests/test_imports.py", "tests/test_interrupts.py"]
     spread = ["-n", "2", "--dist", "loadscope", "--no-loadscope-reorder", "-vv"]
     command = [sys.executable, "-m", "pytest", *spread, *files]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, encoding="utf-8")
     ran = re.findall(r"\[(gw\d)\] .* (tests/\w+\.py)::", run.stdout)
     assert {file for _, file in ran} == set(files)
     assert len(set(ran)) == len(files) and len({process for process, _ in ran}) == 2

@@ -192,13 +192,13 @@ def test_a_wrong_branch_is_refused(copy, branch):
 
 
 def test_a_broken_notebook_or_config_is_named_and_nothing_is_written(copy):
-    (copy / "notebooks" / "00-broken.ipynb").write_text("{")
+    (copy / "notebooks" / "00-broken.ipynb").write_text("{", encoding="utf-8")
     before = texts(copy)
     with pytest.raises(RepositoryError, match=r"notebooks/00-broken\.ipynb: not a notebook"):
         set_repository(copy, URL, "main")
     assert texts(copy) == before
     (copy / "notebooks" / "00-broken.ipynb").unlink()
-    (copy / "_config.yml").write_text("title: x\n")
+    (copy / "_config.yml").write_text("title: x\n", encoding="utf-8")
     with pytest.raises(RepositoryError, match=r"_config\.yml"):
         set_repository(copy, URL, "main")
 
@@ -247,6 +247,7 @@ def test_make_says_what_is_missing_and_exits_with_2(copy):
         [sys.executable, str(ROOT / "scripts" / "set_repository.py"), "--url", "http://x"],
         capture_output=True,
         text=True,
+        encoding="utf-8",
     )
     assert run.returncode == 2
     assert run.stderr.count("\n") == 1 and "Traceback" not in run.stderr
@@ -255,6 +256,7 @@ def test_make_says_what_is_missing_and_exits_with_2(copy):
         capture_output=True,
         text=True,
         env={"PATH": "/usr/bin:/bin"},
+        encoding="utf-8",
     )
     assert run.returncode == 2
     assert "make repository URL=https://" in run.stderr

@@ -39,11 +39,11 @@ def test_a_setting_that_may_grow_extends_the_run(tmp_path, caplog):
     of(5).close()
     of(8).close()
     assert caplog.messages == [f"{tmp_path}/run: limit is 5 there, 8 now: the run is extended"]
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["limit"] == 8
+    assert json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))["limit"] == 8
     for limit, seed in ((5, 0), (9, 1)):
         with pytest.raises(RunFolderError, match="holds another run"):
             of(limit, seed)
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["limit"] == 8
+    assert json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))["limit"] == 8
 
 
 def test_what_differs_is_told_by_number_where_that_says_it(tmp_path):
@@ -95,10 +95,10 @@ def test_what_is_not_its_own_is_refused_and_left_alone(tmp_path):
     refused("holds another run (n is 4 there, 8 now)", tmp_path / "run", {"seed": 0, "n": 8})
     refused("holds another run (n is 4 there, None now)", tmp_path / "run", {"seed": 0})
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    (tmp_path / "mine" / "thesis.tex").write_text("x", encoding="utf-8")
     refused("holds files but no run", tmp_path / "mine", {})
     refused("a file, expected a folder", tmp_path / "mine" / "thesis.tex", {})
-    (tmp_path / "run" / "run.json").write_text("{")
+    (tmp_path / "run" / "run.json").write_text("{", encoding="utf-8")
     refused("not readable as JSON", tmp_path / "run", {"seed": 0, "n": 4})
 
 
@@ -107,7 +107,7 @@ def test_two_processes_do_not_share_it(tmp_path_factory):
     with RunFolder(tmp_path, {}):
         refused("another process is using it", tmp_path, {})
         other = Forked(RunFolder, tmp_path, {}, folder=tmp_path, streams=(None, None, err))
-        assert other.end() == 1 and "another process is using it" in err.read_text()
+        assert other.end() == 1 and "another process is using it" in err.read_text(encoding="utf-8")
     RunFolder(tmp_path, {}).close()
 
 
@@ -140,28 +140,30 @@ def test_a_full_disk_loses_nothing(tmp_path, room):
             RunFolderError, match=r"No space left on device.*records before are safe"
         ):
             folder.append("r", {"id": "b"})
-        assert (tmp_path / "r").read_text() == '{"id": "a"}\n'
+        assert (tmp_path / "r").read_text(encoding="utf-8") == '{"id": "a"}\n'
 
 
 def test_a_folder_inside_appears_whole_or_not_at_all(tmp_path):
     def broken(path):
-        (path / "half").write_text("x")
+        (path / "half").write_text("x", encoding="utf-8")
         raise OSError(28, "No space left on device")
 
     with RunFolder(tmp_path, {}) as folder:
-        folder.write_folder("step-1", lambda path: (path / "whole").write_text("1"))
+        folder.write_folder(
+            "step-1", lambda path: (path / "whole").write_text("1", encoding="utf-8")
+        )
         for name in ("step-1", "step-2"):
             with pytest.raises(RunFolderError, match="No space left"):
                 folder.write_folder(name, broken)
         assert sorted(p.name for p in tmp_path.iterdir()) == ["run.json", "run.lock", "step-1"]
-        assert (tmp_path / "step-1" / "whole").read_text() == "1"
-        folder.write_folder("step-1", lambda path: (path / "new").write_text("2"))
+        assert (tmp_path / "step-1" / "whole").read_text(encoding="utf-8") == "1"
+        folder.write_folder("step-1", lambda path: (path / "new").write_text("2", encoding="utf-8"))
         assert [p.name for p in (tmp_path / "step-1").iterdir()] == ["new"]
-    assert json.loads((tmp_path / "run.json").read_text()) == {}
+    assert json.loads((tmp_path / "run.json").read_text(encoding="utf-8")) == {}
 
 
 def test_a_kill_before_the_settings_were_whole_leaves_a_folder_to_begin_in(tmp_path):
-    (tmp_path / "run.json.part").write_text('{"se')
+    (tmp_path / "run.json.part").write_text('{"se', encoding="utf-8")
     with RunFolder(tmp_path, {"seed": 1}) as run:
         assert not run.resumed
     assert {p.name for p in tmp_path.iterdir()} <= {"run.json", "run.lock"}

@@ -11,13 +11,12 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import qwenlab
-from qwenlab.bench import memory_plan
+from qwenlab.bench import SHAPES, memory_plan
 from qwenlab.engine.prompts import make_requests
 from qwenlab.evaluation import answering
 from qwenlab.fast import optimize
 from qwenlab.fast.linear import forced_to
 from qwenlab.model.batch import ForwardBatch
-from qwenlab.model.config import Config
 from qwenlab.model.model import Model
 from qwenlab.model.weights import without_storage
 
@@ -25,39 +24,6 @@ PLENTY = 2**40
 # By tokens of a row: those of its prompt. The state grows while the first decodes, and while the
 # others prefill a second chunk.
 PROMPTS = {64: 40, 300: 296, 1000: 990}
-QWEN3_06B = {
-    "model_type": "qwen3",
-    "vocab_size": 151_936,
-    "hidden_size": 1024,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 40_960,
-    "rope_theta": 1e6,
-    "tie_word_embeddings": True,
-}
-QWEN35_08B = {
-    "model_type": "qwen3_5_text",
-    "vocab_size": 248_320,
-    "hidden_size": 1024,
-    "intermediate_size": 3584,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "head_dim": 256,
-    "max_position_embeddings": 262_144,
-    "rope_theta": 1e7,
-    "partial_rotary_factor": 0.25,
-    "tie_word_embeddings": True,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 16,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "linear_conv_kernel_dim": 4,
-}
-PUBLISHED = {"0.6B": QWEN3_06B, "0.8B": QWEN35_08B}
 
 
 def counted(work: Callable) -> tuple[int, int]:
@@ -181,11 +147,11 @@ def test_drawing_takes_what_was_planned():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("size", PUBLISHED)
+@pytest.mark.parametrize("size", ["Qwen3-0.6B", "Qwen3.5-0.8B"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_published_shapes_take_what_was_planned(size, dtype):
     with without_storage():
-        model = Model(Config.from_dict(PUBLISHED[size]))
+        model = Model(SHAPES[size])
     model = model.to(dtype).to_empty(device="cpu").eval().requires_grad_(False)
     for parameter in model.parameters():
         parameter.fill_(0.01)
@@ -199,13 +165,15 @@ def test_published_shapes_take_what_was_planned(size, dtype):
 
 
 def test_published_shapes_have_the_published_sizes():
-    dense = memory_plan(Config.from_dict(QWEN3_06B), PLENTY, 1000, "bfloat16")
+    dense = memory_plan(SHAPES["Qwen3-0.6B"], PLENTY, 1000, "bfloat16")
     assert dense.kv_bytes_per_token == 114_688 and dense.recurrent == 0
     assert dense.weights == 2 * 596_049_920
-    hybrid = memory_plan(Config.from_dict(QWEN35_08B), PLENTY, 1000, "bfloat16")
+    hybrid = memory_plan(SHAPES["Qwen3.5-0.8B"], PLENTY, 1000, "bfloat16")
     assert hybrid.kv_bytes_per_token == 12_288
     assert hybrid.recurrent == 18 * (16 * 128 * 128 * 4 + 3 * 6144 * 2)
     assert 2 * 752_393_024 <= hybrid.weights < 2.001 * 752_393_024  # A_log and a norm in float32
+    larger = memory_plan(SHAPES["Qwen3-4B"], PLENTY, 1000, "bfloat16")
+    assert larger.kv_bytes_per_token == 147_456 and larger.weights == 2 * 4_022_468_096
 
 
 # --- What fits ---

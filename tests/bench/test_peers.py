@@ -80,7 +80,7 @@ def test_nobody_stops_and_nothing_is_penalised(folder, tmp_path):
         "temperature": 0.6,
         "repetition_penalty": 1.5,
     }
-    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
+    (tmp_path / "generation_config.json").write_text(json.dumps(settings), encoding="utf-8")
     ours, theirs = twins.load_twins(tmp_path, None)
     assert (
         ours.generate([[5, 6], [7]], 6)
@@ -371,6 +371,8 @@ def test_a_missing_peer_is_named_with_its_remedy(run, folder, monkeypatch):
 
 def test_a_folder_that_only_we_can_read(run, tmp_path):
     write_small_checkpoint(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "attention_dropout": "much"}))
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(
+        json.dumps({**config, "attention_dropout": "much"}), encoding="utf-8"
+    )
     refused(run, f"{tmp_path}: transformers can't read it (", "--model", tmp_path, *QUICK)

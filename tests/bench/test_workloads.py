@@ -71,7 +71,9 @@ def forked(monkeypatch, tmp_path):
         out, err = tmp_path / "out", tmp_path / "err"
         process = Forked(report_of, command[-1], folder=tmp_path / "run", streams=(None, out, err))
         status = process.end()
-        return CompletedProcess(command, status, out.read_text(), err.read_text())
+        return CompletedProcess(
+            command, status, out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8")
+        )
 
     monkeypatch.setattr(workloads.subprocess, "run", run)
 

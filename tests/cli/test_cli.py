@@ -428,13 +428,13 @@ def test_without_a_command_the_help_is_shown(run):
 @pytest.mark.parametrize("closed", ["<&- >&- 2>&-", ">&-", "<&-", "2>&-"][: count(1, 4)])
 def test_closed_streams_stop_nobody(model, tmp_path, closed):
     """As under cron: what there is no place for is not said, and the answers are still written."""
-    (tmp_path / "p.txt").write_text("a\nb\n")
+    (tmp_path / "p.txt").write_text("a\nb\n", encoding="utf-8")
     command = f"'{sys.executable}' -m qwenlab generate --model '{model}' p.txt --max-new-tokens 2"
     done = subprocess.run(
         f"{command} --output a.jsonl {closed}", shell=True, cwd=tmp_path, capture_output=True
     )
     assert done.returncode == 0 and done.stdout == b"" and b"Error" not in done.stderr
-    assert (tmp_path / "a.jsonl").read_text().count("\n") == 2
+    assert (tmp_path / "a.jsonl").read_text(encoding="utf-8").count("\n") == 2
 
 
 def test_an_answer_that_the_terminal_cannot_write_is_escaped(model, tmp_path):
@@ -446,7 +446,9 @@ def test_an_answer_that_the_terminal_cannot_write_is_escaped(model, tmp_path):
     run = Forked(
         run_command, *arguments, folder=tmp_path, streams=streams, cwd=tmp_path, variables=variables
     )
-    assert run.end() == 0 and "> caf\\xe9 \\U0001f44d\n" in (tmp_path / "out").read_text()
+    assert run.end() == 0 and "> caf\\xe9 \\U0001f44d\n" in (tmp_path / "out").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_the_answers_replace_no_pipe_no_link_and_not_the_prompts(run, model, tmp_path):
@@ -461,13 +463,13 @@ def test_the_answers_replace_no_pipe_no_link_and_not_the_prompts(run, model, tmp
         refused(run, *arguments, "./p.jsonl")
         == "p.jsonl: this is the file of prompts, expected another file to write"
     )
-    assert (tmp_path / "p.jsonl").read_text() == '{"prompt": "a"}\n'
+    assert (tmp_path / "p.jsonl").read_text(encoding="utf-8") == '{"prompt": "a"}\n'
     (tmp_path / "link.jsonl").symlink_to("target.jsonl")
     for _ in range(2):  # the target is not there, then it is
         assert run(*arguments, "link.jsonl")[0] == 0
-        assert (tmp_path / "link.jsonl").is_symlink() and (
-            tmp_path / "target.jsonl"
-        ).read_text().startswith('{"line"')
+        assert (tmp_path / "link.jsonl").is_symlink() and (tmp_path / "target.jsonl").read_text(
+            encoding="utf-8"
+        ).startswith('{"line"')
     for length in (254, 300):  # the first is too long only for the part that is written first
         assert refused(run, *arguments, "a" * length).endswith(
             "a: can't be written (File name too long)"
@@ -476,15 +478,15 @@ def test_the_answers_replace_no_pipe_no_link_and_not_the_prompts(run, model, tmp
 
 def test_an_answer_file_appears_whole_or_not(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_text("before")
+    path.write_text("before", encoding="utf-8")
     prompts = [prompt_file.Prompt(1, [{"role": "user", "content": "a"}])] * 2
     with pytest.raises(ValueError):
         prompt_file.write_answers(path, prompts, [], ["x"], [None])
-    assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]
+    assert path.read_text(encoding="utf-8") == "before" and list(tmp_path.iterdir()) == [path]
 
 
 def test_the_installed_command_and_ctrl_c(model, tmp_path):
-    (tmp_path / "p.txt").write_text("a\nb\n" * 400)
+    (tmp_path / "p.txt").write_text("a\nb\n" * 400, encoding="utf-8")
     command = [
         sys.executable,
         "-m",
@@ -504,6 +506,7 @@ def test_the_installed_command_and_ctrl_c(model, tmp_path):
         stdout=subprocess.PIPE,
         text=True,
         preexec_fn=hear_ctrl_c,
+        encoding="utf-8",
     )
     for line in process.stderr:
         if "800 prompts" in line:
@@ -541,7 +544,10 @@ def test_interrupted_completions_are_resumed(run, model, monkeypatch):
     assert fewer.startswith("a.jsonl.run: holds another run (4 prompts there, 1 now)")
     code, _, err = run(*arguments, "a.jsonl")
     assert code == 0 and "qwenlab: a.jsonl: 1 completion there, 3 left\n" in err
-    with open("a.jsonl") as resumed, open("whole.jsonl") as whole:
+    with (
+        open("a.jsonl", encoding="utf-8") as resumed,
+        open("whole.jsonl", encoding="utf-8") as whole,
+    ):
         assert resumed.read() == whole.read()
     assert not os.path.exists("a.jsonl.run")
 

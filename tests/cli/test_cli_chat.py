@@ -1,5 +1,6 @@
 """`qwenlab chat`: at a terminal and in a pipe, with Ctrl-C, and one line for whatever is wrong."""
 
+import contextlib
 import io
 import os
 import re
@@ -16,7 +17,8 @@ import qwenlab
 from qwenlab.chat import terminal
 from qwenlab.cli.main import main
 
-pty = pytest.importorskip("pty")
+with contextlib.suppress(ImportError):  # not on Windows
+    import pty
 ANSWER = "<think>\n12+5=17\n</think>\n\n\\boxed{17}\n"
 
 
@@ -41,9 +43,9 @@ def chat_at(terminal, *arguments):
     opened = os.open(terminal, os.O_RDWR)
     for number in range(3):
         os.dup2(opened, number)
-    sys.stdin = open(0, closefd=False)
-    sys.stdout = open(1, "w", closefd=False)
-    sys.stderr = open(2, "w", closefd=False)
+    sys.stdin = open(0, closefd=False, encoding="utf-8")
+    sys.stdout = open(1, "w", closefd=False, encoding="utf-8")
+    sys.stderr = open(2, "w", closefd=False, encoding="utf-8")
     main(["chat", *map(str, arguments)])
 
 
@@ -51,6 +53,8 @@ class Terminal:
     """The command at a terminal of its own, so that Ctrl-C is a key."""
 
     def __init__(self, folder, *arguments, **variables):
+        if not hasattr(os, "setsid"):
+            pytest.skip("needs os.setsid, for a terminal of its own")
         self.keys, screen = pty.openpty()
         self.shown = b""
         variables = {"TERM": "dumb", "NO_COLOR": None} | variables
@@ -257,13 +261,13 @@ def test_ctrl_c_ends_a_pipe(endless, tmp_path):
     os.mkfifo(pipe)
     arguments = ["chat", "--model", endless, "--max-new-tokens", "900000"]
     run = Forked(run_command, *arguments, folder=tmp_path / "run", streams=(pipe, out, err))
-    with open(pipe, "w") as stdin:
+    with open(pipe, "w", encoding="utf-8") as stdin:
         stdin.write("a\nb\n")
         stdin.flush()
         run.wait_until(lambda: out.stat().st_size >= 20)  # shown as it comes
         run.interrupt()
         assert run.end() == 130
-    said = err.read_text()
+    said = err.read_text(encoding="utf-8")
     assert said.splitlines()[-1] == "qwenlab: interrupted" and "Traceback" not in said
 
 

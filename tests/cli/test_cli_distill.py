@@ -28,7 +28,7 @@ def model(tmp_path_factory) -> str:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> str:
     rng, path = random.Random(0), tmp_path_factory.mktemp("data") / "traces.jsonl"
-    with path.open("w") as file:
+    with path.open("w", encoding="utf-8") as file:
         for _ in range(48):
             a, b = rng.randrange(100), rng.randrange(100)
             text = {"problem": f"{a}+{b}?", "message_thinking": f"{a} and {b} " * rng.randint(1, 5)}
@@ -170,11 +170,11 @@ def test_a_run_killed_at_any_place_ends_with_the_same_weights(model, data, whole
     finish(model, data, folder)
     assert equal(weights(folder), weights(expected))
     losses = [
-        [json.loads(line)["loss"] for line in (path / "metrics.jsonl").open()]
+        [json.loads(line)["loss"] for line in (path / "metrics.jsonl").open(encoding="utf-8")]
         for path in (folder, expected)
     ]
     assert losses[0] == losses[1] and len(losses[0]) == STEPS
-    assert len((folder / "metrics.csv").read_text().splitlines()) == STEPS + 1
+    assert len((folder / "metrics.csv").read_text(encoding="utf-8").splitlines()) == STEPS + 1
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         path.name for path in expected.iterdir()
     )
@@ -186,7 +186,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(model, data, whole, tmp_path):
     removal = places.index("os.rmdir")  # of the first checkpoint, after the second, of step 10
     stopped = start(model, data, folder, signal_at=removal, signal_number=signal.SIGINT)
     assert stopped.end() == 130
-    err = (tmp_path / "told").read_text()
+    err = (tmp_path / "told").read_text(encoding="utf-8")
     assert (
         "Traceback" not in err
         and "resume from there" in err
@@ -243,9 +243,9 @@ GOOD = json.dumps({"problem": "1+1?", "message_content": "2"}) + "\n"
 def test_wrong_input_is_one_line_and_nothing_is_written(
     run, model, tmp_path, text, options, message
 ):
-    (tmp_path / "t.jsonl").write_text(text)
+    (tmp_path / "t.jsonl").write_text(text, encoding="utf-8")
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    (tmp_path / "mine" / "thesis.tex").write_text("x", encoding="utf-8")
     code, out, err = run(
         "distill", "--model", model, "--data", "t.jsonl", "--output", "d", *options
     )

@@ -62,9 +62,9 @@ def test_evaluate_prints_its_table_and_goes_on(run):
     assert code == 0 and err == "qwenlab: tiny, float32 on cpu, 9 problems, 1 thread\n"
     right = sum(row["verdict"] for row in rows("run"))
     assert out.startswith(f"accuracy    {right / 9:.3f}, 95 % interval ") and "\nsubject " in out
-    assert json.loads(open("run/summary.json").read())["accuracy"] == right / 9
-    content = open("run/records.jsonl").read()
-    with open("run/records.jsonl", "w") as file:
+    assert json.loads(open("run/summary.json", encoding="utf-8").read())["accuracy"] == right / 9
+    content = open("run/records.jsonl", encoding="utf-8").read()
+    with open("run/records.jsonl", "w", encoding="utf-8") as file:
         file.write(content[: len(content) // 2])
     code, again, err = run(
         "evaluate", *TINY, "--limit", 9, "--output", "run", "--batch-size", "auto"
@@ -79,9 +79,9 @@ def test_vote_prints_its_table(run):
         "vote", *TINY, "--limit", 3, "--samples", 3, "--output", "run", "--strategy", "static"
     )
     assert code == 0 and "accuracy of the vote" in out and "9 to 3 problems" in out
-    votes = json.loads(open("run/votes.json").read())
+    votes = json.loads(open("run/votes.json", encoding="utf-8").read())
     assert len(votes["votes"]) == 3 and len(rows("run")) == 9
-    settings = json.loads(open("run/run.json").read())
+    settings = json.loads(open("run/run.json", encoding="utf-8").read())
     assert (settings["samples"], settings["temperature"], settings["top_p"]) == (3, 0.9, 0.9)
 
 
@@ -100,7 +100,7 @@ def test_options_reach_the_run(run, command):
         "--no-thinking",
     ]
     code, _, _ = run(command, *TINY, "--limit", 2, "--output", "run", *options, "--batch-size", 3)
-    settings = json.loads(open("run/run.json").read())
+    settings = json.loads(open("run/run.json", encoding="utf-8").read())
     expected = {
         "temperature": 1,
         "top_k": 7,
@@ -116,7 +116,7 @@ def test_options_reach_the_run(run, command):
         command, *TINY, "--limit", 1, "--output", "plain", "--plain", "--dtype", "bfloat16"
     )
     assert code == 0 and rows("plain")[0]["prompt"].startswith("Problem: ")
-    assert json.loads(open("plain/run.json").read())["dtype"] == "torch.bfloat16"
+    assert json.loads(open("plain/run.json", encoding="utf-8").read())["dtype"] == "torch.bfloat16"
 
 
 @pytest.mark.parametrize(
@@ -191,17 +191,17 @@ def test_what_is_wrong_is_said_in_one_line(run, command, options, message, tmp_p
 
 def test_another_run_s_folder_is_refused(run, command):
     assert run(command, *TINY, "--limit", 2, "--output", "run")[0] == 0
-    before = open("run/records.jsonl").read()
+    before = open("run/records.jsonl", encoding="utf-8").read()
     told = refused(run, command, *TINY, "--limit", 2, "--output", "run", "--seed", 1)
     assert told.startswith("run: holds another run (seed is 0 there, 1 now)")
-    assert open("run/records.jsonl").read() == before
+    assert open("run/records.jsonl", encoding="utf-8").read() == before
 
 
 def test_more_problems_or_samples_extend_a_run(run, command):
     short = [command, *TINY, "--temperature", 1, "--output", "run"]
     long = [command, *TINY, "--temperature", 1, "--limit", 5, "--samples", 3]
     assert run(*short, "--limit", 3, "--samples", 2)[0] == 0
-    before = open("run/records.jsonl").read()
+    before = open("run/records.jsonl", encoding="utf-8").read()
     fewer = refused(run, *short, "--limit", 2, "--samples", 2)
     assert fewer.startswith("run: holds another run (3 problems there, 2 now)")
     code, out, err = run(*long, "--output", "run")
@@ -209,7 +209,7 @@ def test_more_problems_or_samples_extend_a_run(run, command):
     assert code == 0 and f"qwenlab: run: {grown}: the run is extended\n" in err
     assert "qwenlab: run: 6 answers are there, 9 are left\n" in err
     assert "generation  of 9 new answers: " in out
-    assert open("run/records.jsonl").read().startswith(before)
+    assert open("run/records.jsonl", encoding="utf-8").read().startswith(before)
     assert run(*long, "--output", "at once")[0] == 0
     for row in (together := rows("run")) + (at_once := rows("at once")):
         del row["seconds"]
@@ -225,12 +225,15 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, output):
     arguments = ["evaluate", *TINY, "--batch-size", "4", *output]
     out, err, records = tmp_path / "out", tmp_path / "err", tmp_path / "run" / "records.jsonl"
     run = Forked(run_command, *arguments, folder=tmp_path, streams=(None, out, err), cwd=tmp_path)
-    run.wait_until(lambda: "1000 problems" in err.read_text())
+    run.wait_until(lambda: "1000 problems" in err.read_text(encoding="utf-8"))
     run.wait_until(lambda: records.exists() or not output)
     run.interrupt()
-    assert run.end() == 130 and out.read_text() == ""
+    assert run.end() == 130 and out.read_text(encoding="utf-8") == ""
     how = "run: finished answers are saved; run the same command to resume"
     if not output:
         how = "nothing was saved: that needs --output"
-    assert err.read_text().partition("\n")[2] == f"qwenlab: {how}\nqwenlab: interrupted\n"
+    assert (
+        err.read_text(encoding="utf-8").partition("\n")[2]
+        == f"qwenlab: {how}\nqwenlab: interrupted\n"
+    )
     assert os.path.exists(tmp_path / "run" / "records.jsonl") == bool(output)

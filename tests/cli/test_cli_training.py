@@ -43,7 +43,7 @@ def test_a_run_its_summary_and_its_pictures(tmp_path, capsys):
 
     status, _, err = run(capsys, "plot", tmp_path / "run", "--output", tmp_path / "picture.svg")
     assert status == 0 and "picture.svg: 12 metrics of 2 steps" in err
-    assert "<svg" in (tmp_path / "picture.svg").read_text()
+    assert "<svg" in (tmp_path / "picture.svg").read_text(encoding="utf-8")
     for name in ("nowhere/picture.png", "picture.xyz"):
         status, _, err = run(capsys, "plot", tmp_path / "run", "--output", tmp_path / name)
         assert status == 2 and f"{name}: can't be written" in err and len(err.splitlines()) == 1
@@ -121,7 +121,7 @@ WRONG_DATA = {
 @pytest.mark.parametrize("name", WRONG_DATA)
 def test_wrong_data_is_named_by_line(tmp_path, capsys, name):
     content, message = WRONG_DATA[name]
-    (tmp_path / "data.jsonl").write_text(content)
+    (tmp_path / "data.jsonl").write_text(content, encoding="utf-8")
     status, out, err = grpo(capsys, tmp_path, "--data", tmp_path / "data.jsonl", "--steps", 1)
     assert status == 2 and message in err and "data.jsonl" in err and not out
     assert not (tmp_path / "run").exists()
@@ -150,7 +150,7 @@ def test_wrong_options_are_one_line_and_status_2(tmp_path, capsys, given, messag
 
 def test_a_problem_that_leaves_no_room_is_named(tmp_path, capsys):
     (tmp_path / "data.jsonl").write_text(
-        json.dumps({"problem": "1+1 " * 2000, "answer": "2", "unique_id": "long"})
+        json.dumps({"problem": "1+1 " * 2000, "answer": "2", "unique_id": "long"}), encoding="utf-8"
     )
     status, _, err = grpo(capsys, tmp_path, "--data", tmp_path / "data.jsonl")
     assert status == 2 and "problem long" in err and not (tmp_path / "run").exists()

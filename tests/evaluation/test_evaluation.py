@@ -229,7 +229,7 @@ def test_the_summary_is_what_plain_loops_count(tiny, problems, tmp_path):
             value: (many, pytest.approx(good / many)) for value, (many, good) in group.items()
         }
         assert result.groups[name] == shares and list(result.groups[name]) == sorted(shares)
-    summary = json.loads((tmp_path / "summary.json").read_text())
+    summary = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
     assert (
         summary["accuracy"] == result.accuracy
         and summary["groups"]["level"]["0"][0] == groups["level"]["0"][0]
@@ -410,7 +410,7 @@ def test_nan_of_one_problem_costs_its_own_answers_only(tiny, problems, tmp_path)
         assert (record["finish_reason"], record["tokens"]) == ("error", 0)
         assert re.fullmatch(r"request \d+: its logits are NaN after 0 new tokens", record["error"])
     assert result.errors == 2 and "; 2 ended with an error" in str(result)
-    assert json.loads((tmp_path / "summary.json").read_text())["errors"] == 2
+    assert json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))["errors"] == 2
     assert again.records == written(tmp_path) and again.sampled_tokens == 0 and again.errors == 2
     assert answers.errors == 0 and "error" not in str(answers)
 
@@ -482,10 +482,10 @@ def test_a_run_goes_on_from_any_record(tiny, problems, finished, tmp_path, keep,
 
 def test_a_finished_run_is_read_and_its_summary_stays(tiny, problems, tmp_path):
     first = evaluate(*tiny, problems[:5], folder=tmp_path, max_new_tokens=40)
-    summary = (tmp_path / "summary.json").read_text()
+    summary = (tmp_path / "summary.json").read_text(encoding="utf-8")
     again = evaluate(*tiny, problems[:5], folder=tmp_path, max_new_tokens=40)
     assert again.records == first.records and again.sampled_tokens == 0
-    assert (tmp_path / "summary.json").read_text() == summary
+    assert (tmp_path / "summary.json").read_text(encoding="utf-8") == summary
 
 
 def test_a_folder_of_the_caller_s_is_used_and_left_open(tiny, problems, tmp_path):

@@ -377,6 +377,7 @@ def test_a_child_that_has_grown_makes_room_for_another():
         capture_output=True,
         text=True,
         timeout=300,
+        encoding="utf-8",
     )
     # The first child had read all three lines: the next one finds none left, and ends as at any end
     # of stdin.
@@ -447,13 +448,15 @@ def test_a_worker_that_cannot_start_is_one_line(monkeypatch, tmp_path):
         worker.equal("x", "y")
     monkeypatch.undo()
 
-    (tmp_path / "latex2sympy2_extended.py").write_text("raise ImportError('no such thing')")
+    (tmp_path / "latex2sympy2_extended.py").write_text(
+        "raise ImportError('no such thing')", encoding="utf-8"
+    )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(
         GradingError, match=r"^grading needs math-verify's parser, .* ImportError: no such thing$"
     ):
         worker.equal("x", "y")
-    (tmp_path / "latex2sympy2_extended.py").write_text("import os; os._exit(1)")
+    (tmp_path / "latex2sympy2_extended.py").write_text("import os; os._exit(1)", encoding="utf-8")
     with pytest.raises(GradingError, match=r"its process ended at once$"):
         worker.equal("x", "y")
     assert worker.process is None

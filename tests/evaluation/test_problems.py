@@ -252,7 +252,9 @@ def test_a_prompt_that_cannot_be_asked_is_named():
 @pytest.mark.parametrize("key", ["answer", "unique_id"])
 def test_half_a_surrogate_pair_is_named_before_anything_is_generated(tmp_path, key):
     path = tmp_path / "bad.jsonl"
-    path.write_text(json.dumps({"problem": "1+1", "answer": "2"} | {key: "\ud800"}) + "\n")
+    path.write_text(
+        json.dumps({"problem": "1+1", "answer": "2"} | {key: "\ud800"}) + "\n", encoding="utf-8"
+    )
     with pytest.raises(ProblemError, match=f"bad.jsonl line 1: {key} holds half a surrogate pair"):
         load_problems(path)
 

@@ -83,7 +83,7 @@ def refused(tiny, problems, finished, tmp_path, line: int, text: str) -> str:
     go_on, folder, name = finished
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     path = tmp_path / name
-    lines = path.read_text().splitlines()
+    lines = path.read_text(encoding="utf-8").splitlines()
     lines[line - 1 : line] = [text]
     path.write_bytes("".join(each + "\n" for each in lines).encode("utf-8", "surrogateescape"))
     before = path.read_bytes()
@@ -102,7 +102,7 @@ def test_a_line_that_is_no_record_is_named(tiny, problems, finished, tmp_path, t
 
 @pytest.mark.parametrize(("field", "value"), WRONG_FIELDS + OF_ANSWERS)
 def test_a_field_of_another_kind_is_named(tiny, problems, finished, tmp_path, field, value):
-    record = json.loads((finished[1] / finished[2]).read_text().splitlines()[1])
+    record = json.loads((finished[1] / finished[2]).read_text(encoding="utf-8").splitlines()[1])
     if field not in record:
         pytest.skip("no field of a trace")
     said = refused(tiny, problems, finished, tmp_path, 2, json.dumps(record | {field: value}))
@@ -110,7 +110,7 @@ def test_a_field_of_another_kind_is_named(tiny, problems, finished, tmp_path, fi
 
 
 def test_a_surplus_record_is_named_and_not_counted(tiny, problems, finished, tmp_path):
-    lines = (finished[1] / finished[2]).read_text().splitlines()
+    lines = (finished[1] / finished[2]).read_text(encoding="utf-8").splitlines()
     last = json.loads(lines[-1])
     surplus = [last, last | {"number": 6}] + ([last | {"sample": 1}] if "sample" in last else [])
     for record in surplus:
@@ -145,7 +145,9 @@ WRONG_METRICS = [
 def test_metrics_that_are_none_are_named_by_line(run, tmp_path, second, message):
     (tmp_path / "run").mkdir()
     text = second if isinstance(second, str) else json.dumps(second)
-    (tmp_path / "run" / "metrics.jsonl").write_text(json.dumps(STEP) + "\n" + text + "\n")
+    (tmp_path / "run" / "metrics.jsonl").write_text(
+        json.dumps(STEP) + "\n" + text + "\n", encoding="utf-8"
+    )
     with pytest.raises(TrainingError) as caught:
         read_metrics(tmp_path / "run")
     assert any(each in str(caught.value) for each in message.split("|"))
@@ -158,7 +160,7 @@ def test_metrics_that_are_none_are_named_by_line(run, tmp_path, second, message)
 
 @pytest.mark.parametrize("text", ["5\n", '"a"\n', "[1, 2]\n", "{}\n"])
 def test_metrics_without_a_first_step_are_named(tmp_path, text):
-    (tmp_path / "metrics.jsonl").write_text(text)
+    (tmp_path / "metrics.jsonl").write_text(text, encoding="utf-8")
     with pytest.raises(TrainingError, match="line 1: "):
         read_metrics(tmp_path)
 
@@ -166,7 +168,9 @@ def test_metrics_without_a_first_step_are_named(tmp_path, text):
 def test_any_float_can_be_drawn(run, tmp_path):
     values = (1e299, -1e299, float("inf"), float("nan"), 0)
     steps = [{"step": number, "loss": value, "seconds": 1} for number, value in enumerate(values)]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    (tmp_path / "metrics.jsonl").write_text(
+        "".join(json.dumps(step) + "\n" for step in steps), encoding="utf-8"
+    )
     code, _, err = run("plot", ".")
     assert code == 0 and "2 metrics of 5 steps" in err and (tmp_path / "metrics.png").exists()
 
@@ -192,23 +196,23 @@ def test_a_training_whose_metrics_or_checkpoint_are_none_does_not_go_on(tmp_path
         tmp_path / "run" / "metrics.jsonl",
         tmp_path / "run" / "step-000002" / "training.json",
     )
-    whole = metrics.read_text()
+    whole = metrics.read_text(encoding="utf-8")
     for text in (
         whole.replace('"loss": ', '"loss": "a", "x": ', 1),
         whole.splitlines()[0] + "\n5\n",
         "null\nnull\n",
     ):
-        metrics.write_text(text)
+        metrics.write_text(text, encoding="utf-8")
         with pytest.raises((TrainingError, RunFolderError), match=r"metrics\.jsonl line \d: "):
             train()
-        assert metrics.read_text() == text
-    metrics.write_text(whole.splitlines()[0] + "\n")
+        assert metrics.read_text(encoding="utf-8") == text
+    metrics.write_text(whole.splitlines()[0] + "\n", encoding="utf-8")
     with pytest.raises(
         TrainingError, match=r"metrics\.jsonl: 1 steps, expected the 2 of step-000002"
     ):
         train()
-    metrics.write_text(whole)
-    position.write_text('{"step": "two"}')
+    metrics.write_text(whole, encoding="utf-8")
+    position.write_text('{"step": "two"}', encoding="utf-8")
     with pytest.raises(
         TrainingError, match=r"training\.json: step is 'two', expected a whole number"
     ):
@@ -222,8 +226,8 @@ def test_what_a_kill_left_half_written_goes_when_the_run_goes_on(tmp_path):
     RunFolder(tmp_path, {"seed": 1}).close()
     for name in ("step-000004.part", "step-000005.part"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "model.safetensors").write_text("half")
-    (tmp_path / "summary.json.part").write_text("{")
+        (tmp_path / name / "model.safetensors").write_text("half", encoding="utf-8")
+    (tmp_path / "summary.json.part").write_text("{", encoding="utf-8")
     with pytest.raises(RunFolderError):
         RunFolder(tmp_path, {"seed": 2})
     assert len(list(tmp_path.glob("*.part"))) == 3  # another run's are left alone
@@ -232,10 +236,10 @@ def test_what_a_kill_left_half_written_goes_when_the_run_goes_on(tmp_path):
 
 
 def test_a_refused_folder_can_be_used_at_once(tmp_path):
-    (tmp_path / "run.json").write_text("{")
+    (tmp_path / "run.json").write_text("{", encoding="utf-8")
     with pytest.raises(RunFolderError, match="not readable as JSON"):
         RunFolder(tmp_path, {})
-    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "run.json").write_text("{}", encoding="utf-8")
     RunFolder(tmp_path, {}).close()
 
 
@@ -260,6 +264,6 @@ def test_a_full_disk_is_a_failure_and_a_name_that_can_not_be_is_wrong_input(
     monkeypatch.setattr("pathlib.Path.write_bytes", full)
     code, _, err = run("evaluate", *TINY, "--data", "tiny-test", "--output", "run")
     assert code == status and "can't be written (as the system says)" in err.splitlines()[-1]
-    (tmp_path / "metrics.jsonl").write_text(json.dumps(STEP) + "\n")
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(STEP) + "\n", encoding="utf-8")
     code, _, err = run("plot", ".", "--output", "picture.png")
     assert code == status and err == "qwenlab: picture.png: can't be written (as the system says)\n"

@@ -166,7 +166,7 @@ def test_votes_and_their_numbers_are_what_plain_loops_count(tiny, voted):
     assert result.accuracy == by_n[6] and result.interval == wilson(by_n[6], 16)
     first = [record["verdict"] for record in records if record["sample"] == 0]
     assert result.by_n[1] == sum(first) / 16
-    held = json.loads((folder / "votes.json").read_text())
+    held = json.loads((folder / "votes.json").read_text(encoding="utf-8"))
     assert (
         held["votes"] == result.votes and held["by_n"]["4"] == by_n[4] and "evaluation" not in held
     )

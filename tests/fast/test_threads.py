@@ -143,5 +143,5 @@ def test_threads_that_use_a_large_fresh_model_at_once(tmp_path, threads):
     sizes |= {"head_dim": 128, "initializer_range": 0.02}
     folder = write_small_checkpoint(tmp_path / "large", **sizes)
     command = [sys.executable, "-c", ROUNDS, str(folder), str(threads), "20"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     assert (done.returncode, done.stdout) == (0, "wrong: []\n"), done.stderr[-1000:]

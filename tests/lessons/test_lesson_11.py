@@ -119,7 +119,7 @@ def test_on_the_same_problems_the_paired_test_sees_more_than_the_other(lesson):
 
 def test_the_tail_has_many_steps_and_little_work(lesson):
     steps, work = numbers(r"(\d+)% of", lesson.shown("tail"))
-    assert steps > 10 * work > 0
+    assert steps > 5 * work > 0
 
 
 BREAKS = {

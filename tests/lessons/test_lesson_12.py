@@ -148,7 +148,7 @@ def test_sixteen_at_once_are_the_sixteen_one_by_one(lesson):
 def test_where_it_loses_nothing_is_voted_on_or_everything_is_paid_for(lesson):
     said = lesson.shown("where-it-loses")
     assert len(re.findall(r"\{'\d+': 8\}", said)) == 4  # temperature 0
-    few, many = numbers(r"(\d+) steps\n", said)
+    few, many = numbers(r"(\d+) steps,", said)
     assert many > 2 * few
     leads = {}
     for place, (gold, line) in enumerate(sampled()):
@@ -164,13 +164,13 @@ BREAKS = {
     "1": [("if answer is not None:  # 1", "if True:")],
     "2": [
         (
-            "problem_prompts(tokenizer, problems[:24]),  # 2",
-            "problem_prompts(tokenizer, problems[:24]) * 8,",
+            "problem_prompts(tokenizer, problems[:16]),  # 2",
+            "problem_prompts(tokenizer, problems[:16]) * 8,",
         ),
         ("n=8,  # 2", "n=1,"),
-        ("seed=[problem.number for problem in problems[:24]],  # 2, 3", "seed=0,"),
+        ("seed=[problem.number for problem in problems[:16]],  # 2, 3", "seed=0,"),
     ],
-    "3": [("seed=[problem.number for problem in problems[:24]],  # 2, 3", "seed=[7] * 24,")],
+    "3": [("seed=[problem.number for problem in problems[:16]],  # 2, 3", "seed=[7] * 16,")],
 }
 
 

@@ -342,17 +342,17 @@ def test_the_script_goes_on_where_it_was_and_its_parts_fit_together(tmp_path, mo
     out = tmp_path / "runs" / "seed-0.json"
     options = ["--seed", 0, "--steps", 3, "--every", 2, "--tests", 2, "--problems", 3]
     run(*options, "--out", out)
-    first = json.loads(out.read_text())
+    first = json.loads(out.read_text(encoding="utf-8"))
     out.unlink()
     run(*options, "--out", out)  # the training and the tests are there already
-    again = json.loads(out.read_text())
+    again = json.loads(out.read_text(encoding="utf-8"))
     assert {**first, "provenance": 0} == {**again, "provenance": 0}
     assert first["tests"]["step"] == [0, 2, 3] and first["provenance"]["command"].endswith(
         "--problems 3"
     )
     run("--speed", "--repeats", 1, "--out", tmp_path / "runs" / "speed.json")
     run("--merge", *sorted((tmp_path / "runs").glob("*.json")), "--out", tmp_path / "grpo.json")
-    merged = json.loads((tmp_path / "grpo.json").read_text())
+    merged = json.loads((tmp_path / "grpo.json").read_text(encoding="utf-8"))
     assert merged["settings"] == small and len(merged["runs"]) == 1
     assert [line["rows"] for line in merged["speed"]["speed"]] == [1, 4]
     assert qwenlab.load("tiny-base")[0].config  # and nothing has touched the shipped model

@@ -12,11 +12,11 @@ COUNTED = {
 
 
 def heard(state, rows):
-    """What the loss hears of each kind; then the tokens, from two before the shortest prompt's
-    end. rows: (ids, prompt's length) of each."""
+    """What the loss hears of each kind; then the tokens, six from the last of the shortest prompt
+    and the last seven. rows: (ids, prompt's length) of each."""
     model, tokenizer = qwenlab.load("tiny-base", dtype="float32")
     width = max(len(ids) for ids, _ in rows)
-    first = min(prompt for _, prompt in rows) - 2
+    first = min(prompt for _, prompt in rows) - 1
     losses = {"prompt": [], "answer": [], "pad": []}
     cells = []
     for ids, prompt in rows:
@@ -31,8 +31,8 @@ def heard(state, rows):
                 losses[kind].append(-chances[place - 1, token_id].item())
             text = tokenizer.decode([token_id]).replace("\n", "⏎").replace(" ", "␣")
             stop = "stop" if token_id in model.stop_ids else text
-            words.append("pad" if kind == "pad" else stop)
-        cells.append(words[first:])
+            words.append("pad" if kind == "pad" else stop.replace("<|im_start|>", "start"))
+        cells.append(words[first : first + 6] + words[-7:])
     counted = COUNTED[state["counts"]]
     total = sum(sum(losses[kind]) for kind in counted)
     lines = []

@@ -23,7 +23,7 @@ NAMES = {
 
 @cache
 def runs():
-    return json.loads(FILE.read_text())["runs"]
+    return json.loads(FILE.read_text(encoding="utf-8"))["runs"]
 
 
 def written(value):

@@ -17,6 +17,7 @@ from qwenlab.exercises.lesson_09 import delta_step, state_bytes
 from qwenlab.exercises.lesson_11 import last_box
 from qwenlab.exercises.lesson_13 import average_loss, completion_mask, silent_groups
 from qwenlab.exercises.lesson_14 import part_factors, turn_mask
+from qwenlab.exercises.lesson_15 import batch_bytes
 from qwenlab.exercises.lesson_16 import may_flip
 
 # --- Lesson 01 ---
@@ -221,6 +222,17 @@ def one_factor(counts):
     return part_factors(counts).sum()
 
 
+# --- Lesson 15 ---
+
+
+def rows_not_rounded(device, weights, token, fixed, moment, context):
+    return max(0, device - weights) / (fixed + context * token + moment)
+
+
+def numbers_of_weights(weights, config, rows, context, size):
+    return batch_bytes(weights * size, config, rows, context, size)
+
+
 # --- Lesson 16 ---
 
 
@@ -274,6 +286,8 @@ ANSWERS = {
     "average-loss": {one_weight: "one weight per token"},
     "turn-mask": {turns_as_numbers: "of dtype bool"},
     "part-factors": {one_factor: "one factor per micro-batch"},
+    "rows-that-fit": {rows_not_rounded: "round down"},
+    "batch-bytes": {numbers_of_weights: "print the two parts"},
     "may-flip": {
         flips_as_numbers: "answer with bool",
         flips_as_a_column: "one answer for each step",

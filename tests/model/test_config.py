@@ -178,18 +178,18 @@ def test_a_hybrid_refused_by_name(changes, message):
 def test_files_are_named(tmp_path):
     with pytest.raises(ConfigError, match=r"config\.json: no such file"):
         Config.from_folder(tmp_path)
-    (tmp_path / "config.json").write_text("{")
+    (tmp_path / "config.json").write_text("{", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"config\.json: not readable as JSON"):
         Config.from_folder(tmp_path)
     for unreadable in ("[" * 100_000, '{"vocab_size": ' + "9" * 5000 + "}"):
-        (tmp_path / "config.json").write_text(unreadable)
+        (tmp_path / "config.json").write_text(unreadable, encoding="utf-8")
         with pytest.raises(ConfigError, match=r"config\.json: not readable as JSON") as caught:
             Config.from_folder(tmp_path)
         assert "\n" not in str(caught.value)
-    (tmp_path / "config.json").write_text("[]")
+    (tmp_path / "config.json").write_text("[]", encoding="utf-8")
     with pytest.raises(ConfigError, match="expected a JSON object, found list"):
         Config.from_folder(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({**SHAPE, "unknown": 1}))
+    (tmp_path / "config.json").write_text(json.dumps({**SHAPE, "unknown": 1}), encoding="utf-8")
     assert Config.from_folder(tmp_path).vocab_size == SHAPE["vocab_size"]
 
 

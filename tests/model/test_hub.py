@@ -36,9 +36,9 @@ def say_what_loads(*names):
 def repository(tmp_path_factory):
     folder = write_small_checkpoint(tmp_path_factory.mktemp("repository"))
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x04never fetch a pickle")
-    (folder / "README.md").write_text("not needed")
+    (folder / "README.md").write_text("not needed", encoding="utf-8")
     (folder / "onnx").mkdir()
-    (folder / "onnx" / "model.safetensors").write_text("not the model's")
+    (folder / "onnx" / "model.safetensors").write_text("not the model's", encoding="utf-8")
     return folder
 
 

@@ -385,7 +385,9 @@ def test_a_tensor_that_is_there_twice_and_eyes_of_a_dense_model_are_surplus(
     file = folder / weight_map["model.language_model.norm.weight"]
     save_file(load_file(file) | {"model.norm.weight": torch.zeros(64)}, file)
     twice = weight_map | {"model.norm.weight": file.name}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": twice}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": twice}), encoding="utf-8"
+    )
     with pytest.raises(WeightsError, match=r"surplus: model\.language_model\.norm\.weight"):
         load_weights(random_model(**text), folder)
     dense = tmp_path_factory.mktemp("dense")

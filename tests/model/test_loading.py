@@ -70,19 +70,19 @@ def test_a_device_that_is_not_there_is_refused(folder, device):
 def test_stop_ids_come_from_generation_config_then_from_config(folder):
     assert load(folder)[0].stop_ids == frozenset({VOCAB - 3, VOCAB - 5})
     settings = folder / "generation_config.json"
-    settings.write_text(json.dumps({"eos_token_id": VOCAB - 5}))
+    settings.write_text(json.dumps({"eos_token_id": VOCAB - 5}), encoding="utf-8")
     assert load(folder)[0].stop_ids == frozenset({VOCAB - 3, VOCAB - 5}), (
         "the tokenizer's own <|im_end|> too"
     )
-    (folder / "config.json").write_text(json.dumps(CONFIG | {"eos_token_id": 7}))
+    (folder / "config.json").write_text(json.dumps(CONFIG | {"eos_token_id": 7}), encoding="utf-8")
     assert load(folder)[0].stop_ids == frozenset({VOCAB - 3, VOCAB - 5})
-    settings.write_text("{}")
+    settings.write_text("{}", encoding="utf-8")
     assert load(folder)[0].stop_ids == frozenset({VOCAB - 3, 7})
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     assert load(folder)[0].stop_ids == frozenset({VOCAB - 3})
     settings.unlink()
     assert load(folder)[0].stop_ids == frozenset({VOCAB - 3})
-    settings.write_text(json.dumps({"eos_token_id": ["7"]}))
+    settings.write_text(json.dumps({"eos_token_id": ["7"]}), encoding="utf-8")
     with pytest.raises(
         CheckpointError,
         match=r"generation_config\.json: eos_token_id holds '7', expected whole numbers",
@@ -125,7 +125,7 @@ def test_a_checkpoint_without_a_tokenizer_gives_the_model_and_says_what_is_missi
         model, tokenizer = load(folder)
     assert tokenizer is None and torch.equal(model(torch.tensor([[1, 2, 3]])), expected)
     assert model.stop_ids == {VOCAB - 3, VOCAB - 5}
-    (tmp_path / "prompts.txt").write_text("hi\n")
+    (tmp_path / "prompts.txt").write_text("hi\n", encoding="utf-8")
     for command in (("generate", "prompts.txt"), ("chat",), ("evaluate", "--data", "tiny-test")):
         code, out, err = run(*command, "--model", "./small")
         assert code == 2 and not out
@@ -145,7 +145,7 @@ def test_a_stored_head_counts_though_the_config_ties_it(tmp_path, family):
     values = {**(SHAPE if family == "dense" else HYBRID), **shape, "tie_word_embeddings": True}
     save_weights(untied, tmp_path)
     write_small_tokenizer(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps(values))
+    (tmp_path / "config.json").write_text(json.dumps(values), encoding="utf-8")
     with pytest.warns(
         UserWarning, match="config.json ties lm_head to the embedding, but the stored one differs"
     ):
@@ -168,7 +168,7 @@ def test_a_git_lfs_pointer_is_called_that(folder, name):
     pointer = (
         f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 1503300328\n"
     )
-    (folder / name).write_text(pointer)
+    (folder / name).write_text(pointer, encoding="utf-8")
     with pytest.raises(
         QwenlabError, match=r"^[^\n]*: a Git LFS pointer, not the file itself; [^\n]*$"
     ) as caught:
@@ -233,7 +233,7 @@ def test_a_checkpoint_saved_by_transformers_gives_its_words(tmp_path, shards):
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(Path(QWEN3) / name, tmp_path)
         (tmp_path / "generation_config.json").write_text(
-            json.dumps({"eos_token_id": [151645, 151643]})
+            json.dumps({"eos_token_id": [151645, 151643]}), encoding="utf-8"
         )
     else:
         write_small_tokenizer(tmp_path)

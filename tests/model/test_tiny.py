@@ -235,4 +235,6 @@ def test_files_of_the_checkpoint(name):
     }
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert "on purpose" in card and "Apache-2.0" in card and "1,000 held-out problems" in card
-    assert json.loads((folder / "config.json").read_text())["architectures"] == [SHIPPED[name][-1]]
+    assert json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"] == [
+        SHIPPED[name][-1]
+    ]

@@ -24,7 +24,7 @@ def shard(folder, tensors):
         save_file({name: tensors[name] for name in held}, folder / file)
     weight_map = {name: file for file, held in parts.items() for name in held}
     (folder / "model.safetensors.index.json").write_text(
-        json.dumps({"metadata": {}, "weight_map": weight_map})
+        json.dumps({"metadata": {}, "weight_map": weight_map}), encoding="utf-8"
     )
     return weight_map
 
@@ -151,7 +151,9 @@ def test_truncated(tmp_path, keep):
 def test_the_index_may_not_leave_the_folder(tmp_path, file):
     weight_map = shard(tmp_path, dict(random_model().state_dict()))
     weight_map["model.norm.weight"] = file
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (tmp_path / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": weight_map}), encoding="utf-8"
+    )
     with pytest.raises(WeightsError, match=r"model\.norm\.weight points to"):
         load_weights(random_model(), tmp_path)
 
@@ -164,7 +166,9 @@ def test_a_shard_that_is_absent_or_lacks_a_tensor(tmp_path):
     shard(tmp_path, dict(random_model().state_dict()))
     moved = next(name for name, file in weight_map.items() if file.startswith("model-00001"))
     weight_map[moved] = "model-00002-of-00002.safetensors"
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (tmp_path / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": weight_map}), encoding="utf-8"
+    )
     with pytest.raises(WeightsError, match="is not in this file"):
         load_weights(random_model(), tmp_path)
 

@@ -156,7 +156,9 @@ def test_a_multimodal_checkpoint_as_transformers_writes_it(tmp_path):
     reference = transformers.Qwen3_5ForConditionalGeneration(config).eval()
     reference.save_pretrained(tmp_path, max_shard_size="100KB")
     write_small_tokenizer(tmp_path)
-    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())["weight_map"]
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text(encoding="utf-8"))[
+        "weight_map"
+    ]
     assert len(set(index.values())) > 1
     ours, _ = load(tmp_path)
     assert (

@@ -231,6 +231,37 @@ def test_14_labels_made_from_ids_ignore_a_stop_that_is_the_pad():
     assert not (made([{"input_ids": row} for row in ids])["labels"] == STOP).any()
 
 
+# --- Lesson 15: what generate's cache takes ---
+
+
+def shapes_over_steps(model, monkeypatch, kind, **options):
+    """(rows, tokens) that the first layer's keys have room for, after each pass."""
+    layer = getattr(transformers.cache_utils, kind)
+    update = layer.update
+    seen = {}
+
+    def noted(self, *given, **named):
+        result = update(self, *given, **named)
+        seen.setdefault(id(self), []).append(tuple(self.keys.shape[::2]))
+        return result
+
+    monkeypatch.setattr(layer, "update", noted)
+    options |= {"pad_token_id": PAD, "eos_token_id": STOP, "do_sample": False}
+    given = {"attention_mask": torch.tensor(LEFT_MASK), **options}
+    model.generate(torch.tensor(LEFT), max_new_tokens=NEW, min_new_tokens=NEW, **given)
+    return next(iter(seen.values()))
+
+
+def test_15_every_row_s_cache_is_as_wide_as_the_longest_and_grows_at_each_step(model, monkeypatch):
+    found = shapes_over_steps(model, monkeypatch, "DynamicLayer")
+    assert found == [(2, len(LONG) + step) for step in range(NEW)]
+
+
+def test_15_a_static_cache_is_made_whole_in_the_first_pass(model, monkeypatch):
+    found = shapes_over_steps(model, monkeypatch, "StaticLayer", cache_implementation="static")
+    assert set(found) == {(2, len(LONG) + NEW - 1)} and len(found) == NEW
+
+
 # --- Lesson 16: bits ---
 
 

@@ -71,7 +71,7 @@ def pair(request, tmp_path_factory):
                 parameter.uniform_(0.5, 1.5)  # ones would hide a norm in the wrong place
     folder = tmp_path_factory.mktemp("checkpoint")
     reference.save_pretrained(folder)
-    values = __import__("json").loads((folder / "config.json").read_text())
+    values = __import__("json").loads((folder / "config.json").read_text(encoding="utf-8"))
     if list(SHAPES).index(request.param) % 2:
         values["rope_theta"] = values.pop("rope_parameters")["rope_theta"]
     ours = Model(Config.from_dict(values))

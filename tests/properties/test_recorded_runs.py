@@ -57,8 +57,8 @@ def check_answers(folder: Path, recorded: Path) -> None:
     for name in ("summary.json", "votes.json"):
         assert (folder / name).exists() == (recorded / name).exists()
         if (folder / name).exists():
-            ours = without_times(json.loads((folder / name).read_text()))
-            theirs = without_times(json.loads((recorded / name).read_text()))
+            ours = without_times(json.loads((folder / name).read_text(encoding="utf-8")))
+            theirs = without_times(json.loads((recorded / name).read_text(encoding="utf-8")))
             assert ours.pop("errors", 0) == 0  # not counted yet when they were recorded
             for other in this_call:
                 ours.pop(other, None)
@@ -73,7 +73,7 @@ def check_training(folder: Path, recorded: Path) -> None:
     assert [list(record) for record in ours] == [list(record) for record in theirs]
     for one, other in zip(ours, theirs, strict=True):
         assert one == pytest.approx(other, rel=TOLERANCE, abs=TOLERANCE)
-    with (folder / "metrics.csv").open(newline="") as file:
+    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
         assert len(list(csv.DictReader(file))) == len(theirs)
     names = sorted(path.name for path in folder.glob("step-*"))
     assert names == sorted(path.name for path in recorded.glob("step-*"))

@@ -21,11 +21,16 @@ def test_it_is_on_the_page_where_an_address_is_set(tmp_path, options, addresses)
     (tmp_path / "conf.py").write_text(
         'extensions = ["myst_parser", "qwenlab.teach.colab_button"]\n'
         'myst_enable_extensions = ["substitution"]\n'
-        f'html_theme = "sphinx_book_theme"\nhtml_theme_options = {options!r}\n'
+        f'html_theme = "sphinx_book_theme"\nhtml_theme_options = {options!r}\n',
+        encoding="utf-8",
     )
-    (tmp_path / "index.md").write_text("# Page\n\nStart {{ open_in_colab }} end.\n")
+    (tmp_path / "index.md").write_text(
+        "# Page\n\nStart {{ open_in_colab }} end.\n", encoding="utf-8"
+    )
     command = [sys.executable, "-m", "sphinx", "-W", "-n", "-q", ".", "html"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    run = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, encoding="utf-8"
+    )
     assert run.returncode == 0, run.stderr
     links = [
         a.get("href", "") for tag, a in elements(tmp_path / "html" / "index.html") if tag == "a"

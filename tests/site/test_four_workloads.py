@@ -197,7 +197,7 @@ def test_the_script_makes_such_results(monkeypatch, tmp_path):
     out = tmp_path / "batches.json"
     monkeypatch.setattr(sys, "argv", ["stored_batches.py", "--out", str(out)])
     stored_batches.main()
-    made, kept = json.loads(out.read_text()), stored("batches")
+    made, kept = json.loads(out.read_text(encoding="utf-8")), stored("batches")
     assert made.keys() == kept.keys() and made["provenance"].keys() == kept["provenance"].keys()
     for name in ("pads", "rows_of_four"):
         assert made[name].keys() == kept[name].keys()

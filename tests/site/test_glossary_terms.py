@@ -66,16 +66,18 @@ html_js_files = ["terms.js"]
 
 def build(folder):
     command = [sys.executable, "-m", "sphinx", "-W", "-n", "-q", str(folder), str(folder / "html")]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, encoding="utf-8")
 
 
 def write_book(folder, glossary=GLOSSARY):
     """A glossary, a page of prose, a page where "memory" is a term, and a notebook."""
-    (folder / "conf.py").write_text(CONF)
-    (folder / "glossary.md").write_text(glossary)
-    (folder / "page.md").write_text(PAGE)
-    (folder / "own.md").write_text("# Own\n\nA memory, and memories.\n")
-    (folder / "index.md").write_text("# Book\n\n```{toctree}\npage\nown\ncells\nglossary\n```\n")
+    (folder / "conf.py").write_text(CONF, encoding="utf-8")
+    (folder / "glossary.md").write_text(glossary, encoding="utf-8")
+    (folder / "page.md").write_text(PAGE, encoding="utf-8")
+    (folder / "own.md").write_text("# Own\n\nA memory, and memories.\n", encoding="utf-8")
+    (folder / "index.md").write_text(
+        "# Book\n\n```{toctree}\npage\nown\ncells\nglossary\n```\n", encoding="utf-8"
+    )
     cell = nbformat.v4.new_code_cell("print('decode')")
     cell.outputs = [
         nbformat.v4.new_output("stream", text="decode\n"),

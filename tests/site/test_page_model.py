@@ -44,7 +44,7 @@ def write_own(folder, changes: dict, dtype: torch.dtype | None = None):
     """A random checkpoint with the shipped models' tokenizer."""
     folder.mkdir()
     model = random_model(seed=1, fast=False, **changes)
-    (folder / "config.json").write_text(json.dumps({**SHAPE, **changes}))
+    (folder / "config.json").write_text(json.dumps({**SHAPE, **changes}), encoding="utf-8")
     save_weights(model, folder, dtype)
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         shutil.copy(shipped_folder() / "tiny" / name, folder)
@@ -765,7 +765,7 @@ REFUSED = {
     "no tokenizer.json": lambda folder: (folder / "tokenizer.json").unlink(),
     "its chat template is not that of the shipped models": lambda folder: (
         folder / "chat_template.jinja"
-    ).write_text("{{ messages[0].content }}"),
+    ).write_text("{{ messages[0].content }}", encoding="utf-8"),
     "not split and normalised as the page does it": lambda folder: break_tokenizer(
         folder, lambda spec: spec.update(normalizer={"type": "NFKC"})
     ),

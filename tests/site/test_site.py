@@ -41,11 +41,12 @@ def small_book(folder, cell, **metadata):
         copy(ROOT / name, folder / name)
     shutil.copytree(ROOT / "book", folder / "book", ignore=shutil.ignore_patterns("*.md"))
     (folder / "_toc.yml").write_text(
-        "format: jb-book\nroot: book/page\nchapters:\n- file: notebooks/01-one-cell\n"
+        "format: jb-book\nroot: book/page\nchapters:\n- file: notebooks/01-one-cell\n",
+        encoding="utf-8",
     )
     for name in ("README.md", "book/setup.md"):
         shutil.copy(ROOT / name, folder / name)  # they carry the address too
-    (folder / "book" / "page.md").write_text("# A page of prose\n\nWords.\n")
+    (folder / "book" / "page.md").write_text("# A page of prose\n\nWords.\n", encoding="utf-8")
     notebook = nbformat.v4.new_notebook(
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
         cells=[
@@ -59,7 +60,7 @@ def small_book(folder, cell, **metadata):
 
 def build(folder, *flags):
     command = [str(Path(sys.executable).parent / "jupyter-book"), "build", str(folder), *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, encoding="utf-8")
 
 
 def test_a_failing_cell_fails_the_build_each_time(tmp_path):
@@ -76,13 +77,13 @@ def published(tmp_path_factory):
     """A small book that has an address and passed, in a checkout that has an environment in it."""
     folder = tmp_path_factory.mktemp("published")
     small_book(folder, "# @title One by one\n1/1", tags=["hide-input"])
-    (folder / "book" / "page.md").write_text(EXECUTED_PROSE)
+    (folder / "book" / "page.md").write_text(EXECUTED_PROSE, encoding="utf-8")
     shutil.copy(ROOT / "book" / "api.md", folder / "book")
-    with (folder / "_toc.yml").open("a") as toc:
+    with (folder / "_toc.yml").open("a", encoding="utf-8") as toc:
         toc.write("- file: book/api\n")
     for place in ("env/lib/tool/README.md", "env/lib/tool/.hidden/README.md"):
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
-        (folder / place).write_text("# A tool\n\n[Nowhere](nowhere.md)\n")
+        (folder / place).write_text("# A tool\n\n[Nowhere](nowhere.md)\n", encoding="utf-8")
     set_repository(folder, URL, "main")
     run = build(folder, "-W", "-n", "--keep-going")
     assert run.returncode == 0, run.stdout + run.stderr
@@ -236,13 +237,17 @@ def repository_links(page, root, address):
 @pytest.mark.full
 def test_the_whole_book_with_an_address_leads_to_files_only(tmp_path):
     """Every page and button, after `make repository`. No cell runs, so the pages have no outputs."""
-    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    names = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, encoding="utf-8"
+    )
     for name in filter(None, names.stdout.split("\0")):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     set_repository(tmp_path, URL, "main")
     config = (tmp_path / "_config.yml").read_text("utf-8")
-    (tmp_path / "_config.yml").write_text(config.replace("notebooks: cache", "notebooks: 'off'"))
+    (tmp_path / "_config.yml").write_text(
+        config.replace("notebooks: cache", "notebooks: 'off'"), encoding="utf-8"
+    )
     run = build(tmp_path, "-W", "-n", "--keep-going")
     assert run.returncode == 0, run.stdout + run.stderr
     site = tmp_path / "_build" / "html"

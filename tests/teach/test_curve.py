@@ -128,6 +128,23 @@ def test_a_spread_of_the_bench_is_a_point():
     assert curve({"a": [(1, spread)]}).table()[1] == ["1", "2 (1.5 to 4)"]
 
 
+def test_pictures_to_compare_have_the_same_axis():
+    tall = curve({"a": [(1, 2), (2, 90)]}, y_range=(0.01, 100)).figure().axes[0]
+    flat = curve({"a": [(1, 20), (2, 21)]}, y_range=(0.01, 100)).figure().axes[0]
+    assert tall.get_ylim() == flat.get_ylim() == (0.01, 100)
+    labels = [text.get_text() for text in flat.get_yticklabels()]
+    assert [label for label in labels if label in ("0.01", "0.1", "1", "2", "5", "10", "100")] == [
+        "0.01", "0.1", "1", "10", "100",
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="'a' goes from 2"):
+        curve({"a": [(1, 2)]}, y_range=(3, 100))
+
+
+def test_labels_of_the_x_axis_have_room():
+    close = curve({"a": [(1, 2), (256, 3), (283, 4)]}).figure().axes[0]
+    assert "283" not in [text.get_text() for text in close.get_xticklabels()]
+
+
 @pytest.mark.parametrize(
     ("series", "words"),
     [

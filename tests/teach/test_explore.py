@@ -138,7 +138,8 @@ def test_a_browser_shows_each_state_by_keyboard(page, tmp_path):
     ]  # two on a page do not disturb each other
     path = tmp_path / "page.html"
     path.write_text(
-        "<!doctype html><meta charset=utf-8>" + "".join(w._repr_html_() for w in widgets)
+        "<!doctype html><meta charset=utf-8>" + "".join(w._repr_html_() for w in widgets),
+        encoding="utf-8",
     )
     problems = []
     with sync_api.sync_playwright() as playwright:
@@ -281,8 +282,10 @@ def test_a_page_at_an_old_address_leads_to_the_new_one(tmp_path):
     app = App(tmp_path / "cache")
     app.config.qwenlab_moved = {"notebooks/05-old": "notebooks/09-new", "old": "book/new"}
     sphinx_page.write_moved(app, None)
-    assert 'href="09-new.html"' in (app.outdir / "notebooks" / "05-old.html").read_text()
-    assert 'href="book/new.html"' in (app.outdir / "old.html").read_text()
+    assert 'href="09-new.html"' in (app.outdir / "notebooks" / "05-old.html").read_text(
+        encoding="utf-8"
+    )
+    assert 'href="book/new.html"' in (app.outdir / "old.html").read_text(encoding="utf-8")
 
 
 def test_executed_cells_are_kept_until_the_library_changes(monkeypatch, tmp_path):
@@ -290,9 +293,9 @@ def test_executed_cells_are_kept_until_the_library_changes(monkeypatch, tmp_path
     library.mkdir()
     monkeypatch.setattr(sphinx_page, "LIBRARY", library)
     sphinx_page.drop_stale_cache(app, app.config)
-    (tmp_path / "cache" / "executed").write_text("cells")
+    (tmp_path / "cache" / "executed").write_text("cells", encoding="utf-8")
     sphinx_page.drop_stale_cache(app, app.config)
     assert (tmp_path / "cache" / "executed").exists()
-    (library / "new.py").write_text("x = 1")
+    (library / "new.py").write_text("x = 1", encoding="utf-8")
     sphinx_page.drop_stale_cache(app, app.config)
     assert not (tmp_path / "cache" / "executed").exists()

@@ -171,7 +171,8 @@ def test_a_picked_row_outlines_its_keys_and_underlines_their_columns(tmp_path):
     mask = [[True, False, True], [False, False, True]]
     path.write_text(
         "<!doctype html><meta charset=utf-8>"
-        + heatmap(mask, columns=list("abc"), focus=True)._repr_html_()
+        + heatmap(mask, columns=list("abc"), focus=True)._repr_html_(),
+        encoding="utf-8",
     )
     outlined = "[...document.querySelectorAll('td')].map((td) => getComputedStyle(td).outlineStyle == 'solid')"
     underlined = (

@@ -167,7 +167,7 @@ def test_the_template_may_be_named_or_a_file_beside_it(tmp_path):
         template=[{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}],
     )
     assert Tokenizer.from_folder(tmp_path).chat([USER]) == SMALL.encode("D")
-    (tmp_path / "chat_template.jinja").write_text("F")
+    (tmp_path / "chat_template.jinja").write_text("F", encoding="utf-8")
     assert Tokenizer.from_folder(tmp_path).chat([USER]) == SMALL.encode("F")
     (tmp_path / "chat_template.jinja").unlink()
     write_small_tokenizer(tmp_path, template=[{"name": "tool_use", "template": "T"}])
@@ -185,7 +185,11 @@ def test_named_tokens_reach_the_template(tmp_path):
     write_small_tokenizer(tmp_path, template="{{ eos_token }}")
     settings_path = tmp_path / "tokenizer_config.json"
     settings_path.write_text(
-        json.dumps(json.loads(settings_path.read_text()) | {"eos_token": {"content": "<|im_end|>"}})
+        json.dumps(
+            json.loads(settings_path.read_text(encoding="utf-8"))
+            | {"eos_token": {"content": "<|im_end|>"}}
+        ),
+        encoding="utf-8",
     )
     assert Tokenizer.from_folder(tmp_path).chat([USER]) == [SMALL.control["<|im_end|>"]]
 

@@ -159,17 +159,20 @@ def test_a_pad_token_of_a_strange_kind_is_none(tmp_path):
     for entry in (["<|endoftext|>"], {"content": [1]}, 5):
         write_small_tokenizer(tmp_path)
         path = tmp_path / "tokenizer_config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"pad_token": entry}))
+        path.write_text(
+            json.dumps(json.loads(path.read_text(encoding="utf-8")) | {"pad_token": entry}),
+            encoding="utf-8",
+        )
         assert Tokenizer.from_folder(tmp_path).pad_id == 0
 
 
 def test_a_folder_without_a_readable_tokenizer_is_named(tmp_path):
     with pytest.raises(TokenizerError, match=r"tokenizer\.json: no such file"):
         Tokenizer.from_folder(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{ half")
+    (tmp_path / "tokenizer.json").write_text("{ half", encoding="utf-8")
     with pytest.raises(QwenlabError, match=r"tokenizer\.json: not readable as JSON"):
         Tokenizer.from_folder(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
     with pytest.raises(TokenizerError, match=r"tokenizer\.json: not a tokenizer\.json as expected"):
         Tokenizer.from_folder(tmp_path)
 

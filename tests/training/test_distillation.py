@@ -224,7 +224,7 @@ def test_a_few_steps_lower_the_held_out_loss(traces, taught, tmp_path):
     assert equal(weights(again), weights(model))
     rates = [record["lr"] for record in run.metrics]
     assert rates[0] < rates[10] < max(rates) <= 6e-4 and 0 < rates[-1] < 6e-5
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["loss"] for line in lines] == [
         record["loss"] for record in run.metrics
     ]
@@ -410,6 +410,6 @@ def test_load_traces_then_distill(traces, tmp_path):
         {"problem": t.problem.problem} | dict(zip(names, (t.thinking, t.content), strict=True))
         for t in traces
     ]
-    file.write_text(json.dumps(records[:30]))
+    file.write_text(json.dumps(records[:30]), encoding="utf-8")
     run = distill(*student(), load_traces(file), held_out=6)
     assert len(run.metrics) == 3 and all(record["loss"] > 0 for record in run.metrics)

@@ -35,7 +35,7 @@ def write(path, *records):
         if path.suffix == ".json"
         else "".join(json.dumps(r) + "\n" for r in records)
     )
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -227,7 +227,7 @@ def test_a_model_without_stop_ids_can_not_be_taught_to_end(tiny):
     ],
 )
 def test_a_bad_file_is_named_by_line(tmp_path, name, text, message):
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(ValueError) as caught:
         load_traces(tmp_path / name)
     assert (
@@ -366,8 +366,14 @@ def test_a_row_holds_the_very_ids_that_the_teacher_said(tiny, tmp_path):
 
 def test_only_what_is_right_is_kept(made):
     folder, given = made
-    kept = [json.loads(line) for line in (folder / "traces.jsonl").read_text().splitlines()]
-    rest = [json.loads(line) for line in (folder / "rejected.jsonl").read_text().splitlines()]
+    kept = [
+        json.loads(line)
+        for line in (folder / "traces.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    rest = [
+        json.loads(line)
+        for line in (folder / "rejected.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     assert given == load_traces(folder / "traces.jsonl") and len(kept) == len(given) > len(rest) > 0
     assert sorted(r["number"] for r in kept + rest) == [p.number for p in PROBLEMS]
     right = [f"\\boxed{{{r['answer']}}}" in r["message_content"] for r in kept + rest]
@@ -391,7 +397,8 @@ def test_an_answer_that_ended_with_an_error_is_no_trace(tiny, tmp_path, monkeypa
         *tiny, PROBLEMS[:4], tmp_path / "r", max_new_tokens=128, only_right=False, plain=True
     )
     rejected = [
-        json.loads(line) for line in (tmp_path / "r" / "rejected.jsonl").read_text().splitlines()
+        json.loads(line)
+        for line in (tmp_path / "r" / "rejected.jsonl").read_text(encoding="utf-8").splitlines()
     ]
     assert len(traces) == 1 and [record["number"] for record in rejected] == [1, 2, 3]
     assert all("its logits are NaN after 11 new tokens" in record["error"] for record in rejected)
@@ -477,7 +484,9 @@ def test_a_teacher_that_is_always_wrong_leaves_no_trace(tiny, tmp_path):
     said = rf"run: none of {len(PROBLEMS)} answers is usable, see rejected\.jsonl there$"
     with pytest.raises(TraceError, match=said):
         make(tiny, tmp_path / "run", max_new_tokens=3)
-    assert len((tmp_path / "run" / "rejected.jsonl").read_text().splitlines()) == len(PROBLEMS)
+    assert len(
+        (tmp_path / "run" / "rejected.jsonl").read_text(encoding="utf-8").splitlines()
+    ) == len(PROBLEMS)
 
 
 def test_a_thinking_block_of_blanks_is_none():

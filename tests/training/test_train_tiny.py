@@ -228,7 +228,10 @@ def test_same_seed_same_weights(tokenizer):
 def test_wrong_arguments(tmp_path, arguments, message):
     arguments = [argument.format(folder=tmp_path) for argument in arguments]
     run = subprocess.run(
-        [sys.executable, SCRIPTS / "train_tiny.py", *arguments], capture_output=True, text=True
+        [sys.executable, SCRIPTS / "train_tiny.py", *arguments],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
     )
     assert run.returncode == 2 and message in run.stderr and "Traceback" not in run.stderr
     assert not list(tmp_path.iterdir())

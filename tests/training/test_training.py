@@ -238,7 +238,7 @@ def test_metrics_are_written_as_it_goes_twice_over(checkpoint, tmp_path):
         fail=lambda step: step and seen.append(len(read_metrics(tmp_path / "run"))),
     )
     assert seen == [1, 2]
-    with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
+    with (tmp_path / "run" / "metrics.csv").open(newline="", encoding="utf-8") as file:
         table = [
             {name: float(value) for name, value in record.items()}
             for record in csv.DictReader(file)
@@ -322,10 +322,10 @@ def test_settings_change_with_any_weight_and_any_problem(checkpoint):
 def test_a_folder_without_steps_says_so(tmp_path):
     with pytest.raises(TrainingError, match=r"metrics\.jsonl"):
         read_metrics(tmp_path)
-    (tmp_path / "metrics.jsonl").write_text("")
+    (tmp_path / "metrics.jsonl").write_text("", encoding="utf-8")
     with pytest.raises(TrainingError, match="no step was finished"):
         read_metrics(tmp_path)
-    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\nx\n')
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\nx\n', encoding="utf-8")
     with pytest.raises(TrainingError, match="line 2"):
         read_metrics(tmp_path)
 
@@ -412,10 +412,10 @@ def test_ctrl_c_of_the_command_is_status_130(whole, tmp_path):
     removal = whole[1].index("os.rmdir")  # of the first checkpoint, after the second, of step 4
     run = grpo(tmp_path / "run", signal_at=removal, signal_number=signal.SIGINT)
     assert run.end() == 130
-    err = (tmp_path / "told").read_text()
+    err = (tmp_path / "told").read_text(encoding="utf-8")
     assert "resume from there" in err and "Traceback" not in err
     done = len(read_metrics(tmp_path / "run"))
     assert last_checkpoint(tmp_path / "run").name == f"step-{done:06}" and done < 6
-    assert json.loads((last_checkpoint(tmp_path / "run") / "training.json").read_text()) == {
-        "step": done
-    }
+    assert json.loads(
+        (last_checkpoint(tmp_path / "run") / "training.json").read_text(encoding="utf-8")
+    ) == {"step": done}

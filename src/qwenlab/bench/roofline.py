@@ -7,6 +7,7 @@ one decode step, whose bytes are counted as by Pope et al. (arXiv:2211.05102).
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from time import perf_counter
 from typing import Any
 
@@ -14,8 +15,10 @@ import torch
 
 from qwenlab.bench.timing import machine_name
 from qwenlab.errors import whole
+from qwenlab.model.config import Config
 from qwenlab.model.model import Model
 from qwenlab.model.state import GROWING
+from qwenlab.model.weights import without_storage
 
 
 @dataclass(frozen=True)
@@ -75,22 +78,30 @@ def synchronise(device: torch.device) -> None:
     """Waits for a GPU, which goes on working after a call returns, before a clock is read."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
 
 
-def decode_bound(model: Model, machine: Machine, rows: int, context: int) -> tuple[float, float]:
+def decode_bound(
+    model_or_config: Model | Config, machine: Machine, rows: int, context: int
+) -> tuple[float, float]:
     """The least seconds of one decode step: (for the bytes it must move, for the arithmetic it must
     do). The longer of the two is the bound.
 
-    `rows` rows at once with `context` tokens each. Weights are read once for all rows, keys and
-    values once per row. A DeltaNet layer's conv_state and recurrent_state are read and written back
-    once per row, whatever the context. A multiplication and an addition count as two operations; a
-    number of the recurrent_state takes seven, for the decay, two products with vectors and one
-    update. Norms and the embedding looked up for a row are left out, because they are small.
+    model_or_config: a model, or the Config of one that computes in the machine's dtype. `rows` rows
+    at once with `context` tokens each. Weights are read once for all rows, keys and values once per
+    row. A DeltaNet layer's conv_state and recurrent_state are read and written back once per row,
+    whatever the context. A multiplication and an addition count as two operations; a number of the
+    recurrent_state takes seven, for the decay, two products with vectors and one update. Norms and
+    the embedding looked up for a row are left out, because they are small.
 
     Raises ValueError for a machine measured in another dtype than the model computes in.
     """
     whole(rows, "rows", 1)
     whole(context, "context", 0)
+    model = model_or_config
+    if isinstance(model, Config):
+        model = shape_of(model, machine.dtype)
     dtype = str(model.dtype).removeprefix("torch.")
     if machine.dtype != dtype:
         raise ValueError(
@@ -117,3 +128,10 @@ def decode_bound(model: Model, machine: Machine, rows: int, context: int) -> tup
     moved = size * (matrices + rows * cached) + rows * rewritten
     compute = rows * (2 * matrices + attention + recurrence)
     return moved / machine.bytes_per_second, compute / machine.flops_per_second
+
+
+@cache
+def shape_of(config: Config, dtype: str) -> Model:
+    """A model without storage, whose parameters can be counted."""
+    with without_storage():
+        return Model(config).to(getattr(torch, dtype))

@@ -75,7 +75,7 @@ def machine_name(device: torch.device) -> str:
 def cpu_name() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return " ".join(line.partition(":")[2].split())
     return platform.processor() or platform.machine()

@@ -151,7 +151,7 @@ def compare_workloads(
         "dtype": dtype and str(dtype).removeprefix("torch."),
         "device": device and str(device),
     }
-    environment = dict(os.environ)
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8"}
     if threads is not None:
         number = str(whole(threads, "threads", 1))
         environment |= {"OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number}
@@ -187,7 +187,7 @@ def in_a_process(case: tuple[str, int], common: dict, environment: dict[str, str
     asked = json.dumps(common | dict(zip(("task", "batch"), case, strict=True)))
     program = "from qwenlab.bench.workloads import report; report()"
     command = [sys.executable, "-c", program, asked]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True)
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, encoding="utf-8")
     if run.returncode:
         lines = run.stderr.strip().splitlines() or [f"status {run.returncode}"]
         error = QwenlabError(f"{case[0]} at batch {case[1]}: {lines[-1].removeprefix('qwenlab: ')}")
@@ -263,7 +263,7 @@ def peak_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
     if STATUS.exists():  # getrusage may give the figure of the process that started this one
-        return int(re.search(r"VmHWM:\s*(\d+) kB", STATUS.read_text())[1]) * 1024
+        return int(re.search(r"VmHWM:\s*(\d+) kB", STATUS.read_text(encoding="utf-8"))[1]) * 1024
     memory = psutil.Process().memory_info()
     if hasattr(memory, "peak_wset"):  # Windows
         return memory.peak_wset

@@ -112,7 +112,7 @@ def prepare_streams() -> None:
     """Makes a closed stream discard its output, and escapes text that a terminal can't encode."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as under some schedulers
-            setattr(sys, name, open(os.devnull, "w"))
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
         stream = getattr(sys, name)
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

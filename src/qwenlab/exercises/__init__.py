@@ -47,6 +47,7 @@ LESSONS = {
     12: ("vote-chance", "vote-decided"),
     13: ("silent-groups", "completion-mask", "average-loss"),
     14: ("turn-mask", "truncate", "part-factors"),
+    15: ("rows-that-fit", "batch-bytes", "rows-in-budget"),
     16: ("fixed-rows", "may-flip", "count-flips"),
 }
 

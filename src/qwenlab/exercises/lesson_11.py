@@ -71,6 +71,12 @@ def _rest_too(text: str) -> str:
     return last_box(text) or (text[place + len(START) :].strip() if place >= 0 else "")
 
 
+def _ends_with_the_text(text: str) -> str:
+    """Counts the braces, and takes one letter too few where they never close."""
+    place = text.rfind(START)
+    return last_box(text) or (text[place + len(START) : -1].strip() if place >= 0 else "")
+
+
 def _to_the_last_brace(text: str) -> str:
     place = text.rfind(START)
     return text[place + len(START) :].rpartition("}")[0].strip() if place >= 0 else ""
@@ -101,6 +107,10 @@ EXERCISES["last-box"] = Exercise(
             "the last box is empty or never closes, and an earlier one does not stand in for it.",
         ),
         (_rest_too, "a box that never closes is no answer, whatever it holds so far."),
+        (
+            _ends_with_the_text,
+            "your loop also ends with the text. Then the box is open, and there is no answer.",
+        ),
         (_with_spaces, "spaces around the answer do not belong to it: strip them."),
         (_whole_text, "a text without a box has no answer here: return the empty string."),
     ),
@@ -281,6 +291,11 @@ EXERCISES["problems-needed"] = Exercise(
             lambda p, width: max(1, ceil(4 * Z**2 * p * (1 - p) / width**2)),
             "this is for the interval p ± z·√(p(1−p)/n), which has no width at all where every "
             "answer is right.",
+        ),
+        (
+            lambda p, width: max(1, ceil(Z**2 * p * (1 - p) / width**2)),
+            "width goes from end to end, but z·√(p(1−p)/n) reaches only from p to one end, and is "
+            "not Wilson's.",
         ),
         (
             lambda p, width: problems_needed(0.5, width),

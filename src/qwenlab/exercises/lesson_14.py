@@ -69,6 +69,11 @@ def _from_the_first_answer(turns: list[tuple[str, int]]) -> Tensor:
     return _turns(lambda place, role, length, count: [place >= first] * length)(turns)
 
 
+def _others_first(turns: list[tuple[str, int]]) -> Tensor:
+    mask = turn_mask(turns)
+    return mask.sort().values
+
+
 def _each_answer(write: Callable) -> Callable:
     """write(length) for the tokens of each answer; nothing else counts."""
     return _turns(
@@ -113,6 +118,11 @@ EXERCISES["turn-mask"] = Exercise(
         (
             _turns(_first_answer),
             "only the first answer counts. The later ones are the assistant's words as well.",
+        ),
+        (
+            _others_first,
+            "you count how many tokens are the assistant's, and put them all at the end. They "
+            "count where they stand.",
         ),
         (
             _turns(lambda place, role, length, count: [role != "user"] * length),
@@ -240,6 +250,11 @@ EXERCISES["truncate"] = Exercise(
             "the stop id is missing where the teacher did stop.",
         ),
         (
+            _ways(lambda p, a, d, s, n: (p + a)[:n] + ([s] if d else [])),
+            "the stop id comes after the cut, so that a row is one too long, and stops where the "
+            "teacher did not. Cut the whole row.",
+        ),
+        (
             _ways(_right, drops=lambda p, ids: False),
             "you kept a row without any token of its answer. Its mean is 0/0.",
         ),
@@ -302,6 +317,11 @@ EXERCISES["part-factors"] = Exercise(
         (
             lambda counts: counts.sum() / (counts * len(counts)),
             "upside down: a large part must weigh more, not less.",
+        ),
+        (
+            lambda counts: counts.sum() / counts,
+            "upside down: a large part must weigh more, not less. And where all parts are of one "
+            "size each factor is 1.",
         ),
         (
             lambda counts: counts.float(),

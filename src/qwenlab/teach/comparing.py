@@ -85,7 +85,9 @@ def tolerance_of(tensor: Any) -> float:
 def differences(right: Any, theirs: Any) -> list[list[int]]:
     """Where two tensors of one shape differ, as indices."""
     tolerance = tolerance_of(right)
-    equal = right.double().isclose(theirs.double(), tolerance, tolerance, equal_nan=True)
+    # On the host, because not every device has float64.
+    right = right.cpu().double()
+    equal = right.isclose(theirs.cpu().double(), tolerance, tolerance, equal_nan=True)
     return (~equal).nonzero().tolist()
 
 

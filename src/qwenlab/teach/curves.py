@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +37,7 @@ class Curve(Html):
         alt: str,
         log: str,
         labels: bool | Sequence[str],
+        y_range: tuple[float, float] | None,
     ) -> None:
         self.series = series
         self.x = x
@@ -45,6 +46,7 @@ class Curve(Html):
         self.alt = alt
         self.log = log
         self.labels = labels
+        self.y_range = y_range
         super().__init__(self._body(), "\n".join(map("  ".join, self.table())))
 
     def table(self) -> list[list[str]]:
@@ -70,7 +72,9 @@ class Curve(Html):
         highest = max(self.series, key=lambda name: np.array(self.series[name])[:, 1].max())
         figure, axes = subplots(figsize=(5.6, 3.3), layout="constrained")
         quiet = {"color": palette.LIGHT["muted"], "fontsize": 9}
-        plain = FuncFormatter(lambda value, _: number(value))
+        lowest = min(point[2] for point in chain.from_iterable(self.series.values()))
+        # What is never negative has no negative ticks.
+        plain = FuncFormatter(lambda value, _: "" if value < 0 <= lowest else number(value))
         for i, (name, points) in enumerate(self.series.items()):
             xs, medians, lows, highs = np.array(points).T
             spread = [medians - lows, highs - medians] if (lows < highs).any() else None
@@ -88,13 +92,19 @@ class Curve(Html):
         for letter, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
             if letter in self.log:
                 getattr(axes, f"set_{letter}scale")("log")
-                axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                ends = self.y_range if letter == "y" else None
+                low, high = ends or axis.get_data_interval()
+                wide = high >= 1000 * low  # labels between powers of ten would be too many
+                axis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 2, 5)))
                 axis.set_minor_locator(NullLocator())
             axis.set_major_formatter(plain)
         xs = self._xs()
-        if len(xs) <= 10 and "x" in self.log:
+        have_room = all(right > 1.3 * left for left, right in pairwise(xs))
+        if len(xs) <= 10 and "x" in self.log and have_room:
             axes.xaxis.set_major_locator(FixedLocator(xs))
         axes.margins(0.07, 0.18)
+        if self.y_range:
+            axes.set_ylim(*self.y_range)
         axes.set_xlabel(self.x, **quiet)
         axes.set_ylabel(self.y, **quiet)
         axes.tick_params(colors=palette.LIGHT["muted"], labelsize=9)
@@ -133,6 +143,7 @@ def curve(
     alt: str | None = None,
     log: str = "xy",
     labels: bool | Sequence[str] = True,
+    y_range: tuple[float, float] | None = None,
 ) -> Curve:
     """Draws medians over x with their spread as bars.
 
@@ -140,10 +151,12 @@ def curve(
     low, high), or (x, value) without a spread, or (x, spread) where spread has .median, .low and
     .high, as bench measures them. x, y: what the axes show, with units. log: the axes that are
     logarithmic, "xy", "x", "y" or "". labels: write each median at its point; a list of names: only
-    for those series. alt: for readers who cannot see it (default: first and last point of each).
+    for those series. y_range: the ends of the y axis, for pictures that are to be compared
+    (default: what the points need). alt: for readers who cannot see it (default: first and last
+    point of each).
 
     Raises ValueError for no points, a spread that does not contain its median, numbers that are not
-    finite and, on a log axis, numbers that are not above 0.
+    finite or outside y_range and, on a log axis, numbers that are not above 0.
     """
     if not 1 <= len(series) <= len(MARKERS):
         raise ValueError(f"curve: {len(series)} series, expected 1 to {len(MARKERS)}")
@@ -159,7 +172,18 @@ def curve(
         start = f"{number(first)} at {number(first_x)}"
         ends.append(f"{name} goes from {start} to {number(last)} at {number(last_x)}")
     alt = alt or f"{title or 'Curve'}: {y or 'value'} over {x or 'x'}. {'; '.join(ends)}."
-    return Curve(checked, x, y, title, alt, log, labels)
+    if y_range:
+        refuse_what_is_outside(checked, *y_range)
+    return Curve(checked, x, y, title, alt, log, labels, y_range)
+
+
+def refuse_what_is_outside(series: dict[str, list[Point]], bottom: float, top: float) -> None:
+    for name, points in series.items():
+        for x, _, low, high in points:
+            if not bottom <= low <= high <= top:
+                raise ValueError(
+                    f"curve: {name!r} goes from {low} to {high} at {x}, expected {bottom} to {top}"
+                )
 
 
 def _point(point: Sequence, name: str, log: str) -> Point:
@@ -208,9 +232,14 @@ def _svg(figure: "Figure") -> str:
         r' transform="rotate\(-0 [^"]*"', r"(?<=\.\d\d)\d+(?![^<>]*</text>)",
     )  # fmt: skip
     svg = re.sub("|".join(dropped), "", svg)
+    if "<g " not in svg:  # groups that hold nothing in common
+        svg = re.sub("</?g> ?", "", svg)
+    svg = re.sub(r'<path d="[^"]*" style="fill: none"/> ?', "", svg)  # nothing is drawn
+    svg = re.sub(r"<clipPath.*?</clipPath>", "", svg)
+    svg = re.sub(r"<defs>\s*</defs> ?", "", svg)
     # Markers are filled as well, for every <use> of them.
     svg = re.sub(r'(<path id="m[^>]*style=")stroke: ([^;"]+)', r"\1fill: \2; stroke: \2", svg)
     for name, colour in palette.LIGHT.items():
         if name.startswith(("curve", "muted", "ink", "line")):
             svg = svg.replace(colour, f"var(--qwl-{name})")
-    return svg
+    return re.sub(r"(?<=[:;]) (?=[^<>]*/?>)", "", svg)  # in a style

@@ -75,10 +75,10 @@ def drop_stale_cache(app: "Sphinx", config: "Config") -> None:
     config.qwenlab_library = library_hash(LIBRARY)
     cache = Path(config.nb_execution_cache_path or Path(app.outdir).parent / ".jupyter_cache")
     key = cache / "qwenlab-library"
-    if not key.exists() or key.read_text() != config.qwenlab_library:
+    if not key.exists() or key.read_text(encoding="utf-8") != config.qwenlab_library:
         shutil.rmtree(cache, ignore_errors=True)
         cache.mkdir(parents=True)
-        key.write_text(config.qwenlab_library)
+        key.write_text(config.qwenlab_library, encoding="utf-8", newline="\n")
 
 
 def drop_launch_buttons(app: "Sphinx", page: str, *_: object) -> None:
@@ -103,7 +103,7 @@ def write_redirect(site: Path, old: str, new: str, title: str) -> None:
     path = site / f"{old}.html"
     address = posixpath.relpath(new, posixpath.dirname(old) or ".") + ".html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(MOVED.format(address=address, title=title), encoding="utf-8")
+    path.write_text(MOVED.format(address=address, title=title), encoding="utf-8", newline="\n")
 
 
 def write_page_models(app: "Sphinx", error: Exception | None) -> None:
@@ -116,10 +116,12 @@ def write_page_models(app: "Sphinx", error: Exception | None) -> None:
     folder = Path(app.outdir) / "_static" / "qwenlab"
     folder.mkdir(parents=True, exist_ok=True)
     for name, script in page_scripts().items():
-        (folder / name).write_text(script, encoding="utf-8")
+        (folder / name).write_text(script, encoding="utf-8", newline="\n")
     for name in app.config.qwenlab_page_models:
         model = page_model(name)
-        (folder / f"model-{model.name}.js").write_text(model.script(), encoding="utf-8")
+        (folder / f"model-{model.name}.js").write_text(
+            model.script(), encoding="utf-8", newline="\n"
+        )
 
 
 def library_hash(folder: Path) -> str:

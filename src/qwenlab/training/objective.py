@@ -15,15 +15,18 @@ def advantages(rewards: Tensor) -> Tensor:
     """Each answer's reward relative to its group: (reward - mean) / (sample standard deviation +
     1e-4), group by group.
 
-    rewards (prompts, rollouts); returns the same shape in float32. Exactly 0 in a zero-variance
-    group (one answer, or equal rewards). Means over the whole batch would reward easy problems, not
-    good answers.
+    rewards (prompts, rollouts); returns the same shape in float32, on the same device. Exactly 0 in
+    a zero-variance group (one answer, or equal rewards). Means over the whole batch would reward
+    easy problems, not good answers.
     """
-    rewards = rewards.double()  # so that the mean of equal rewards is exact
+    device = rewards.device
+    # In float64, so that the mean of equal rewards is exact; on the host, because not every device
+    # has that type.
+    rewards = rewards.cpu().double()
     spread = rewards.amax(1, keepdim=True) > rewards.amin(1, keepdim=True)
     deviation = rewards.std(1, correction=min(1, rewards.shape[1] - 1), keepdim=True)
     advantage = (rewards - rewards.mean(1, keepdim=True)) / (deviation + EPSILON)
-    return advantage.masked_fill(~spread, 0).float()
+    return advantage.masked_fill(~spread, 0).float().to(device)
 
 
 def completion_mask(ids: Tensor, stop_ids: Iterable[int]) -> Tensor:

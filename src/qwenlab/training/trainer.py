@@ -128,7 +128,9 @@ class Training:
             for key, value in self.optimiser.state[parameter].items():
                 tensors[f"{name}.{key}"] = value.cpu().contiguous()
         (path / OPTIMISER).write_bytes(save(tensors))
-        (path / POSITION).write_text(json.dumps({"step": self.step}) + "\n", encoding="utf-8")
+        (path / POSITION).write_text(
+            json.dumps({"step": self.step}) + "\n", encoding="utf-8", newline="\n"
+        )
 
     def update(self, lr: float | None = None) -> float:
         """One optimiser step along the accumulated gradients, which are then cleared.
