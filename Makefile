@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TESTS := OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help book test test-all lab read repository clean distclean
+.PHONY: help book test test-all test-other lab read repository clean distclean
 
 help: ## list the targets
 	@echo "qwenlab: the targets of this Makefile"
@@ -46,6 +46,10 @@ test: $(VENV)/test.stamp ## run the tests with reduced counts (ARGS="-k name" se
 test-all: $(VENV)/test.stamp $(WIDGETS7)/stamp ## run the tests with every property at full count
 	@echo "==> Running the tests at full count"
 	@QWENLAB_FULL=1 $(TESTS) $(ARGS)
+
+test-other: $(VENV)/test.stamp ## run the tests without what Windows lacks, and without float64 as on Apple's GPUs
+	@echo "==> Running the tests as on other systems (tests/without/simulated.py)"
+	@QWENLAB_WITHOUT=posix,float64 $(TESTS) $(ARGS)
 
 lab: $(VENV)/book.stamp ## open JupyterLab on the notebooks
 	@$(PYTHON) -m jupyterlab notebooks

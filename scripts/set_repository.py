@@ -35,6 +35,8 @@ BINDER = "https://mybinder.org"
 COLAB = "https://colab.research.google.com"
 # Where a host publishes the pages of a repository, unless PAGES says something else.
 PAGES_HOSTS = {"github.com": "github.io", "gitlab.com": "gitlab.io"}
+# The site's theme knows the addresses of files on these, and refuses to make buttons for others.
+HOSTS_WITH_BUTTONS = ("github.com", "gitlab.com", "bitbucket.org")
 
 
 class RepositoryError(ValueError):
@@ -53,6 +55,10 @@ class Address:
     def on_github(self) -> bool:
         """Colab opens notebooks from GitHub only, and our workflows run there."""
         return self.url.startswith("https://github.com/")
+
+    @property
+    def has_buttons(self) -> bool:
+        return urlsplit(self.url).netloc in HOSTS_WITH_BUTTONS
 
     def in_binder(self, path: str) -> str:
         """Opens a file of the repository in Binder."""
@@ -131,14 +137,16 @@ def install_cell(address: Address) -> str:
 
 def config_block(address: Address) -> str:
     """Returns the marked part of _config.yml."""
-    if not address.url:
-        return "\n".join([BEGIN, "html:", END])
-    lines = [BEGIN, "repository:", f"  url: {address.url}", f"  branch: {address.branch}"]
-    lines += ['  path_to_book: ""', "launch_buttons:", "  notebook_interface: jupyterlab"]
-    lines += [f"  binderhub_url: {BINDER}"]
+    lines = [BEGIN]
+    if address.has_buttons:
+        lines += ["repository:", f"  url: {address.url}", f"  branch: {address.branch}"]
+        lines += ['  path_to_book: ""', "launch_buttons:", "  notebook_interface: jupyterlab"]
+        lines += [f"  binderhub_url: {BINDER}"]
     if address.on_github:
         lines += [f"  colab_url: {COLAB}"]
-    lines += ["html:", "  use_edit_page_button: true", "  use_repository_button: true"]
+    lines += ["html:"]
+    if address.has_buttons:
+        lines += ["  use_edit_page_button: true", "  use_repository_button: true"]
     if address.pages:
         lines += [f"  baseurl: {address.pages}"]
     return "\n".join([*lines, END])

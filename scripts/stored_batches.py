@@ -94,6 +94,7 @@ def measured(model: Model, tokenizer: Tokenizer) -> dict:
             "dtype": str(model.dtype).removeprefix("torch."),
             "model": MODEL,
             "repeats": REPEATS,
+            "load": f"{psutil.getloadavg()[0]:.1f} on {psutil.cpu_count()} cores",
             "command": " ".join(["python", "scripts/stored_batches.py", *sys.argv[1:]]),
             "date": date.today().isoformat(),
         },

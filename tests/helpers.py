@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 import psutil
+import pytest
 import torch
 
 from qwenlab.fast import optimize
@@ -18,6 +19,8 @@ from qwenlab.model.model import Model
 from qwenlab.model.softmax import masked_softmax
 
 FULL = os.environ.get("QWENLAB_FULL") == "1"
+WITHOUT = os.environ.get("QWENLAB_WITHOUT", "").split(",")
+needs_float64 = pytest.mark.skipif("float64" in WITHOUT, reason="has a model compute in float64")
 
 SHAPE = {
     "model_type": "qwen3",

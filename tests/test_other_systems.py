@@ -1,5 +1,7 @@
 """What Linux has and Windows lacks is used where it is there; without it everything works too."""
 
+import ast
+import io
 import json
 import os
 import subprocess
@@ -11,6 +13,7 @@ import pytest
 from helpers import gone
 
 import qwenlab
+from qwenlab.cli.main import app, main
 
 SOURCE = Path(qwenlab.__file__).parents[1]
 WITHOUT = Path(__file__).with_name("without")  # its sitecustomize is read by every process
@@ -76,6 +79,54 @@ os._exit(0)  # as if it were killed: nobody is left to end the worker
 """
 
 
+def without_encoding(path: Path) -> list[str]:
+    """The calls in a file that read or write text in the system's own encoding, or may."""
+    found = []
+    for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        function = getattr(call, "func", None)
+        method = getattr(function, "attr", getattr(function, "id", None))
+        if method not in ("read_text", "write_text", "open", "run", "Popen"):
+            continue
+        given = {keyword.arg for keyword in call.keywords}
+        first, second, *_ = [*map(ast.unparse, call.args), "'r'", "'r'"]
+        mode = second if isinstance(function, ast.Name) else first
+        own_encoding = {
+            "read_text": not call.args,
+            "write_text": len(call.args) == 1,
+            "open": mode.strip("'") in ("r", "w", "a", "x", "r+", "w+", "a+"),
+            "run": "text" in given,
+            "Popen": "text" in given,
+        }
+        if own_encoding[method] and not {"encoding", None} & given:
+            found.append(f"{path.name}:{call.lineno}: {ast.unparse(function)}")
+    return found
+
+
+def test_text_is_utf_8_on_every_system():
+    """Windows' own encoding lacks most letters."""
+    root = Path(__file__).parents[1]
+    folders = (root / name for name in ("src", "scripts", "tests"))
+    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    assert [call for path in files for call in without_encoding(path)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "open(name)",
+        "open(name, 'w')",
+        "path.open('a')",
+        "path.open()",
+        "path.read_text()",
+        "path.write_text('x')",
+        "subprocess.run(command, text=True)",
+    ],
+)
+def test_what_would_differ_is_found(text, tmp_path):
+    (tmp_path / "program.py").write_text(text, encoding="utf-8")
+    assert len(without_encoding(tmp_path / "program.py")) == 1
+
+
 @pytest.fixture(scope="module")
 def told(tmp_path_factory) -> dict:
     """What the program tells in a process without all that Windows lacks."""
@@ -130,3 +181,15 @@ def test_a_comparison_that_does_not_end_is_ended_when_nobody_is_left_to_do_it(to
 
 def test_a_run_s_folder_belongs_to_one_at_a_time(told):
     assert "another process is using it" in told["second"]
+
+
+@pytest.mark.parametrize(
+    "command", [[], *([each.callback.__name__] for each in app.registered_commands)]
+)
+def test_a_terminal_with_windows_own_letters_shows_every_help(command, monkeypatch):
+    said = io.BytesIO()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(said, "cp1252", write_through=True))
+    with pytest.raises(SystemExit) as end:
+        main([*command, "--help"])
+    assert end.value.code == 0 and b"Usage: qwenlab" in said.getvalue()

@@ -141,6 +141,25 @@ def test_requirements_pin_everything_that_the_project_asks_for():
                 )
 
 
+def test_the_ways_without_make_install_what_they_use():
+    from packaging.requirements import Requirement
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    book = {requirement.name: requirement for requirement in map(Requirement, extras["book"])}
+    assert "jupyterlab" in book and not book["jupyter-book"].specifier.contains("2.0")
+    page = (ROOT / "book" / "setup.md").read_text(encoding="utf-8")
+    blocks = "".join(re.findall(r"```bash\n(.*?)```", page, re.DOTALL)).splitlines()
+    for command in ('pip install -e ".[book]"', "jupyter lab", "jupyter-book build ."):
+        assert command in blocks
+    installed = re.findall(r"pip install ([^`\n]*)", README + page)
+    asked = re.findall(r"\[([a-z]+)\]", " ".join(installed))
+    assert {"book", "notebook"} <= set(asked) <= set(extras)
+    for name in re.findall(r"-r (\S+)", " ".join(installed)):
+        assert (ROOT / name).is_file(), name
+
+
 def test_binder_installs_what_the_library_needs():
     """Everything in pyproject.toml comes from conda-forge there, save one pure Python package that
     pip fetches. Binder keeps this environment from one commit to the next, because it names no file
@@ -285,6 +304,8 @@ def test_prose_is_in_british_spelling():
 
 
 def make(folder, path, *arguments):
+    if os.name == "nt":
+        pytest.skip("needs make and a shell: Windows has neither")
     environment = {"PATH": str(path), "HOME": str(folder)}
     return subprocess.run(
         ["make", "-C", str(folder), *arguments],

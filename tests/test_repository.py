@@ -2,6 +2,7 @@
 BRANCH=...`."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -58,11 +59,11 @@ def texts(root):
 
 
 def assert_agreement(root):
-    """Every notebook's install cell says what _config.yml says, and so do the other files."""
-    settings = config(root)
-    repository = settings.get("repository", {})
-    url, branch = repository.get("url", ""), repository.get("branch", "main")
-    address = check_address(url, branch, settings["html"].get("baseurl", ""))
+    """Every notebook's install cell says what book/setup.md says, and so do the other files."""
+    setup = (root / "book" / "setup.md").read_text(encoding="utf-8")
+    cloned = re.search(r"git clone --branch (\S+) (\S+)", setup)
+    branch, url = cloned.groups() if cloned else ("main", "")
+    address = check_address(url, branch, config(root)["html"].get("baseurl", ""))
     for name, (begin, _, block) in BLOCKS.items():
         text = (root / name).read_text(encoding="utf-8")
         assert text.count(begin) == 1 and block(address) in text
@@ -125,8 +126,12 @@ def test_the_site_is_where_the_host_publishes_it_or_where_pages_says(copy, url, 
 
 
 def test_what_only_github_can_is_left_out_elsewhere(copy):
-    set_repository(copy, "https://git.example.org/other/course", "v1/x")
+    before = config(copy)
+    set_repository(copy, "https://gitlab.com/other/course", "v1/x")
     assert "colab_url" not in config(copy)["launch_buttons"]
+    set_repository(copy, "https://git.example.org/other/course", "v1/x")
+    assert_agreement(copy)
+    assert config(copy) == before  # the site's theme knows no buttons for it
     readme = (copy / "README.md").read_text(encoding="utf-8")
     assert "colab" not in readme.partition("<<<")[0] and "actions/workflows" not in readme
     place = "git/https%3A%2F%2Fgit.example.org%2Fother%2Fcourse/v1%2Fx?urlpath="

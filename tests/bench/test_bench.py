@@ -306,6 +306,15 @@ def test_the_published_hybrid_s_memory_counts_whatever_the_context():
     assert bench.decode_bound(model, machine, 1, 1)[0] - one == 12_288
 
 
+@pytest.mark.parametrize("name", bench.SHAPES)
+def test_a_config_has_the_bound_of_its_model(name):
+    device = bench.DEVICES["H100, 80 GB"]
+    with torch.device("meta"):
+        model = qwenlab.Model(bench.SHAPES[name]).to(torch.bfloat16)
+    bound = bench.decode_bound(bench.SHAPES[name], device, 3, 7)
+    assert bound == bench.decode_bound(model, device, 3, 7)
+
+
 def test_the_bound_refuses_what_it_cannot_mean(dense):
     with pytest.raises(ValueError, match="measured in bfloat16, the model computes in float32"):
         bench.decode_bound(dense, bench.Machine("other", "bfloat16", 1.0, 1.0), 1, 1)

@@ -5,7 +5,7 @@ import random
 
 import pytest
 import torch
-from helpers import FAMILIES, count, difference, rectangle
+from helpers import FAMILIES, count, difference, needs_float64, rectangle
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
@@ -127,6 +127,7 @@ def test_a_gradient_arrives_wherever_one_is_asked_for(family, place):
     assert gradients[0].any() and difference(gradients[1], gradients[0]) < 1e-5
 
 
+@needs_float64
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_float64_model_computes_in_float64(family):
     """To the last digits, plain and fast alike, and hardly other than in float32."""

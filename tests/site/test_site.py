@@ -299,7 +299,9 @@ def test_no_page_fetches_from_elsewhere():
 
 
 def test_every_address_within_the_site_leads_somewhere():
-    check_addresses(SITE, built_pages())
+    settings = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
+    own = settings["html"].get("baseurl", "/")
+    check_addresses(SITE, built_pages(), urlsplit(own).path)
 
 
 def check_addresses(site, pages, root="/"):

@@ -4,7 +4,6 @@ say about each. The verdicts are chosen from the figures."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from qwenlab.bench.timing import Spread
 from qwenlab.bench.workloads import PUBLISHED
@@ -13,7 +12,7 @@ HOLDS = "holds here"
 PARTLY = "holds here only in part"
 FAILS = "does not hold here"
 H100_GB = 80  # NVIDIA's data sheet of the SXM module
-WORTHWHILE = 1.1  # a doubled batch must bring at least this factor
+WORTHWHILE = 1.1  # a larger batch must bring at least this factor
 
 
 @dataclass(frozen=True)
@@ -106,32 +105,30 @@ def slow_gains_least(ours: Mapping[str, float]) -> Finding:
 
 
 def memory_is_the_limit(sweep: Sequence[Mapping], rows_that_fit: int) -> Finding:
-    """sweep: points of `bench.sweep`, each with twice the rows of the one before."""
-    enough = None
-    for point, doubled in pairwise(sweep):
-        gain = doubled["tokens_per_second"]["median"] / point["tokens_per_second"]["median"]
-        if gain < WORTHWHILE:
-            enough = point["batch_size"]
-            break
+    """sweep: points of `bench.sweep`, by their rows."""
+    rates = {point["batch_size"]: point["tokens_per_second"]["median"] for point in sweep}
+    best = max(rates.values())
+    sizes = [size for size, rate in rates.items() if rate * WORTHWHILE >= best]
+    enough = None if sizes[0] == sweep[-1]["batch_size"] else sizes[0]
     reached = enough or sweep[-1]["batch_size"]
     gain = f"{WORTHWHILE - 1:.0%}"
     if rows_that_fit <= reached:
         verdict = HOLDS
         here = (
-            f"each doubling brings {gain} or more up to {reached:,} rows, and only "
+            f"the rate still rises up to {reached:,} rows, and only "
             f"{rows_that_fit:,} fit into memory: memory ends first"
         )
     elif enough:
         verdict = FAILS
         here = (
-            f"doubling {enough:,} rows brings less than {gain}, while {rows_that_fit:,} such rows "
-            "fit into memory: speed ends first"
+            f"{enough:,} rows come within {gain} of the best rate, while {rows_that_fit:,} such "
+            "rows fit into memory: speed ends first"
         )
     else:
         verdict = PARTLY
         here = (
-            f"each doubling brings {gain} or more up to {reached:,} rows, and {rows_that_fit:,} "
-            "fit into memory, so the measurement reaches neither end"
+            f"the rate still rises at {reached:,} rows, and {rows_that_fit:,} fit into memory, so "
+            "the measurement reaches neither end"
         )
     evaluation = PUBLISHED["evaluation"]
     single, batched = evaluation.gigabytes

@@ -9,6 +9,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from pprint import pformat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -55,8 +56,12 @@ def public_names() -> str:
     return "\n\n".join(sections)
 
 
-def describe(name: str, value: Callable, address: str) -> str:
-    """Markdown: one public name, and the public methods and properties if it is a class."""
+def describe(name: str, value: object, address: str) -> str:
+    """Markdown: one public name, and the public methods and properties if it is a class. Of a
+    constant, its value."""
+    if not callable(value):
+        shown = pformat(value, width=LONGEST, sort_dicts=False)
+        return f"### {name}\n\n```python\n# {address}\n{shown}\n```"
     parts = [f"### {name}", signature(address, value), documentation(value)]
     if inspect.isclass(value):
         for member, method in public_members(value):
