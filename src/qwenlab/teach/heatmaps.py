@@ -80,7 +80,7 @@ class Heatmap(Html):
             f'<figure class="qwl"><figcaption>{escape(self.title)}</figcaption>'
             f'<div class="qwl-box" tabindex="0" role="group" aria-label="{escape(self.alt)}">'
             f'<table class="qwl-grid{" see" if self.focus else ""}">'
-            f"<thead><tr><th></th>{head}</tr></thead><tbody>{''.join(lines)}"
+            f'<thead><tr><td class="o"></td>{head}</tr></thead><tbody>{"".join(lines)}'
             "</tbody></table></div></figure>"
         )
 
@@ -126,6 +126,7 @@ class Heatmap(Html):
                     continue
                 style = {"edgecolor": palette.LIGHT["line"], "facecolor": cell.colour}
                 style |= {"alpha": alpha}
+                ink = palette.LIGHT["ink"] if i in self.faint else palette.ink_on(cell.colour)
                 style |= {"linestyle": "--"} if cell.kind == "i" else {}
                 if cell.kind in palette.HATCHES:
                     hatch, colour = palette.HATCHES[cell.kind]
@@ -136,8 +137,7 @@ class Heatmap(Html):
                 weight = "bold" if cell.kind == "n" else "normal"
                 axes.text(
                     j + 0.5, i + 0.52, _plain_math(cell.text), ha="center", va="center",
-                    fontsize=9, family="monospace", color=palette.ink_on(cell.colour),
-                    weight=weight, zorder=3, alpha=alpha,
+                    fontsize=9, family="monospace", color=ink, weight=weight, zorder=3,
                 )  # fmt: skip
         height = len(self.rows)
         axes.set(xlim=(0, len(self.columns)), ylim=(height, 0), title=_plain_math(self.title))
