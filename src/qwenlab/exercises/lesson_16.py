@@ -148,6 +148,12 @@ def _margin(logits: Tensor) -> Tensor:
     return best - second
 
 
+def _next_value(logits: Tensor) -> Tensor:
+    """The lead of the best logit over the largest one that differs from it."""
+    best = logits.amax(-1)
+    return best - logits.masked_fill(logits == best[:, None], -torch.inf).amax(-1)
+
+
 def _to_the_mean(logits: Tensor, moved: float) -> Tensor:
     return logits.amax(-1) - logits.mean(-1) <= 2 * moved
 
@@ -172,6 +178,10 @@ EXERCISES["may-flip"] = Exercise(
         (
             lambda logits, moved: _margin(logits) <= moved,
             "the best may fall by `moved` while the second rises by as much: together twice that.",
+        ),
+        (
+            lambda logits, moved: _next_value(logits) <= 2 * moved,
+            "two equal logits are a tie already. You took the second of the *different* values.",
         ),
         (
             lambda logits, moved: _margin(logits) < 2 * moved,
