@@ -105,8 +105,3 @@ def test_wrong_input_is_one_line_and_status_2(run, options, complaint):
     assert status == 2 and out == ""
     (line,) = [line for line in err.splitlines() if line.strip()]
     assert line.startswith("qwenlab: ") and complaint in line
-
-
-def test_the_model_must_be_named(run):
-    status, out, err = run()
-    assert status == 2 and out == "" and "--model" in err
