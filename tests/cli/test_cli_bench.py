@@ -105,3 +105,8 @@ def test_wrong_input_is_one_line_and_status_2(run, options, complaint):
     assert status == 2 and out == ""
     (line,) = [line for line in err.splitlines() if line.strip()]
     assert line.startswith("qwenlab: ") and complaint in line
+
+
+def test_without_a_model_it_is_tiny(run):
+    status, out, err = run("--help")
+    assert status == 0 and "[default: tiny]" in out and err == ""
