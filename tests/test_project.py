@@ -130,7 +130,7 @@ def test_requirements_pin_everything_that_the_project_asks_for():
     assert not runtime.keys() & test.keys()
     for asked, pinned in [
         (project["dependencies"] + extras["notebook"] + extras["book"], runtime),
-        (extras["test"] + extras["peers"], runtime | test),
+        (extras["test"] + extras["peers"] + extras["endpoint"], runtime | test),
     ]:
         for requirement in map(Requirement, asked):
             name = re.sub(r"[-_.]+", "-", requirement.name).lower()

@@ -3,6 +3,7 @@ Hugging Face hub."""
 
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -26,7 +27,8 @@ from qwenlab.text.tokenizer import Tokenizer
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Only these are downloaded: weights in a format that can't hold code, settings, and the chat
 # template, which runs in a sandbox.
-WANTED = ["*.safetensors", "*.json", "chat_template.jinja"]
+SMALL = ["*.json", "chat_template.jinja"]
+WANTED = ["*.safetensors", *SMALL]
 
 
 Dtype = torch.dtype | str | None
@@ -166,8 +168,9 @@ def choose_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
     return chosen
 
 
-def find_checkpoint(name: str | Path) -> Path:
-    """The folder that `name` stands for; a hub id is downloaded first. Raises CheckpointError."""
+def find_checkpoint(name: str | Path, weights: bool = True) -> Path:
+    """The folder that `name` stands for; a hub id is downloaded first, with its weights or without.
+    Raises CheckpointError."""
     if isinstance(name, str) and name in shipped_names():
         return shipped_folder() / name
     if not isinstance(name, str | Path) or not str(name).strip():
@@ -185,14 +188,14 @@ def find_checkpoint(name: str | Path) -> Path:
             f"no checkpoint {shown!r}: not a path that can be read ({reason})"
         ) from None
     if isinstance(name, str) and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name, re.ASCII):
-        return download(name)
+        return download(name, WANTED if weights else SMALL)
     raise CheckpointError(
         f"no checkpoint {shown!r}: shipped are {', '.join(shipped_names()) or 'none'}; "
         "write a folder as ./name and a hub id as owner/name"
     )
 
 
-def download(name: str) -> Path:
+def download(name: str, wanted: Sequence[str] = WANTED) -> Path:
     """The hub's files for `name`, from the local cache if they are there. Raises
     CheckpointError."""
     # Imported here because it takes a third of a second and the shipped models don't need it.
@@ -200,7 +203,7 @@ def download(name: str) -> Path:
     from huggingface_hub import utils as hub
 
     try:
-        return Path(snapshot_download(name, allow_patterns=WANTED, ignore_patterns=["*/*"]))
+        return Path(snapshot_download(name, allow_patterns=[*wanted], ignore_patterns=["*/*"]))
     except hub.HFValidationError as problem:
         raise CheckpointError(f"{name}: not a hub id ({first_line(problem)})") from None
     except hub.GatedRepoError:

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qwenlab.console import say
+from qwenlab.errors import QwenlabError
 
 if TYPE_CHECKING:
+    from qwenlab.evaluation.endpoints import Endpoints
     from qwenlab.loading import Dtype
     from qwenlab.model.model import Model
     from qwenlab.text.tokenizer import Tokenizer
@@ -28,6 +30,20 @@ def open_model(name: str, dtype: "Dtype", device: str | None) -> "tuple[Model, T
         listed = [f"{part} ({plural(many, 'tensor')})" for part, many in parts.items()]
         say(f"{name}: ignored {', '.join(listed)}")
     return network, tokenizer
+
+
+def open_endpoints(
+    urls: Sequence[str], name: str, dtype: "Dtype", device: str | None
+) -> "tuple[Endpoints, Tokenizer]":
+    """The servers that answer in the model's place, and the checkpoint's tokenizer. Raises
+    QwenlabError for options of a model that runs here."""
+    from qwenlab.evaluation.endpoints import Endpoints
+
+    for option, value in (("--dtype", dtype), ("--device", device)):
+        if value is not None:
+            raise QwenlabError(f"{option} is {value!r}, but --endpoint leaves that to the server")
+    endpoints = Endpoints(urls, name)
+    return endpoints, endpoints.tokenizer
 
 
 def part_of(name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from qwenlab.cli import options
-from qwenlab.cli.common import count, introduce, open_model
+from qwenlab.cli.common import count, introduce, open_endpoints, open_model
 from qwenlab.cli.threads import Threads
 from qwenlab.cli.train import summarise
 from qwenlab.console import say
@@ -30,6 +30,7 @@ def traces(
         bool, typer.Option(help="Keep only traces whose answer is right.")
     ] = True,
     plain: options.Plain = False,
+    endpoint: options.Endpoint = None,
     threads: options.Threads = options.AUTO,
     dtype: options.Dtype = None,
     device: options.Device = None,
@@ -40,9 +41,13 @@ def traces(
 
     wanted = Threads(threads)
     problems = load_problems(data, limit)
-    network, tokenizer = open_model(model, dtype, device)
-    wanted.use(network, min(slots, len(problems)))
-    introduce(model, network, count(problems, "problem"), wanted)
+    if endpoint:
+        network, tokenizer = open_endpoints(endpoint, model, dtype, device)
+        say(f"{network}, {count(problems, 'problem')}")
+    else:
+        network, tokenizer = open_model(model, dtype, device)
+        wanted.use(network, min(slots, len(problems)))
+        introduce(model, network, count(problems, "problem"), wanted)
     try:
         made = make_traces(
             network,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qwenlab.cli import options
-from qwenlab.cli.common import count, introduce, open_model
+from qwenlab.cli.common import count, introduce, open_endpoints, open_model
 from qwenlab.cli.threads import Threads
 from qwenlab.console import say
 from qwenlab.errors import QwenlabError
@@ -51,6 +51,7 @@ def evaluate(
     level: Level = None,
     limit: Limit = None,
     output: Output = None,
+    endpoint: options.Endpoint = None,
     threads: options.Threads = options.AUTO,
     dtype: options.Dtype = None,
     device: options.Device = None,
@@ -79,6 +80,7 @@ def vote(
     level: Level = None,
     limit: Limit = None,
     output: Output = None,
+    endpoint: options.Endpoint = None,
     threads: options.Threads = options.AUTO,
     dtype: options.Dtype = None,
     device: options.Device = None,
@@ -102,6 +104,7 @@ def answer_and_grade(
     level: str | None,
     limit: int | None,
     output: Path | None,
+    endpoint: list[str] | None,
     threads: str,
     dtype: str | None,
     device: str | None,
@@ -114,10 +117,16 @@ def answer_and_grade(
     size = int(batch_size) if batch_size.isdecimal() else batch_size
     problems = chosen(load_problems(data), data, "subject", subject)
     problems = chosen(problems, data, "level", level)[:limit]
-    network, tokenizer = open_model(model, dtype, device)
+    if endpoint:
+        network, tokenizer = open_endpoints(endpoint, model, dtype, device)
+    else:
+        network, tokenizer = open_model(model, dtype, device)
     try:
-        rows = min(size if isinstance(size, int) else ROWS, len(problems) * samples)
-        introduce(model, network, count(problems, "problem"), wanted.use(network, rows))
+        if endpoint:
+            say(f"{network}, {count(problems, 'problem')}")
+        else:
+            rows = min(size if isinstance(size, int) else ROWS, len(problems) * samples)
+            introduce(model, network, count(problems, "problem"), wanted.use(network, rows))
         result = task(
             network,
             tokenizer,

@@ -67,6 +67,13 @@ Threads = Annotated[
     ),
 ]
 AUTO = "auto"
+Endpoint = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Have this server answer (http://host:8000, vLLM's completions API), which serves the "
+        "checkpoint named by --model; repeat the option for several that share the work."
+    ),
+]
 
 
 def names_in(text: str) -> list[str]:

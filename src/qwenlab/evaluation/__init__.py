@@ -2,12 +2,14 @@
 
 from qwenlab.evaluation.answers import extract_answer
 from qwenlab.evaluation.arithmetic import arithmetic_conversations, arithmetic_problems
+from qwenlab.evaluation.endpoints import Endpoints
 from qwenlab.evaluation.evaluation import evaluate
 from qwenlab.evaluation.grading import grade
 from qwenlab.evaluation.problems import Problem, load_problems, problem_prompts
 from qwenlab.evaluation.voting import majority_vote, self_consistency
 
 __all__ = [
+    "Endpoints",
     "Problem",
     "arithmetic_conversations",
     "arithmetic_problems",

@@ -13,12 +13,12 @@ from time import perf_counter
 
 from tqdm import tqdm
 
-from qwenlab.engine.engine import Engine
 from qwenlab.engine.prompts import make_requests
 from qwenlab.engine.request import RequestOutput
 from qwenlab.engine.results import Stats
 from qwenlab.errors import whole
-from qwenlab.evaluation.answering import rows_that_fit, run_requests
+from qwenlab.evaluation.answering import prepare, rows_that_fit, run_requests
+from qwenlab.evaluation.endpoints import Endpoints
 from qwenlab.evaluation.grading import extract_answer, grade
 from qwenlab.evaluation.problems import Problem, opens_thinking, problem_prompts, problem_seeds
 from qwenlab.files import write_whole
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 def evaluate(
-    model: Model,
+    model: Model | Endpoints,
     tokenizer: Tokenizer,
     problems: Sequence[Problem],
     *,
@@ -68,7 +68,8 @@ def evaluate(
     number. If a GPU runs out of memory, half as many continue. The `samples` answers to a problem
     share one prefill of its prompt. Sample k of a problem depends on `seed`, the problem's own
     number and k, never on its neighbours in the batch. strategy and the sampling options are those
-    of `generate`; thinking and plain are those of `problem_prompts`.
+    of `generate`; thinking and plain are those of `problem_prompts`. With `Endpoints` in the
+    model's place, servers answer: batch_size requests are in flight, and the rest stays as it is.
 
     folder: where each record is appended to records.jsonl as its answer finishes (a path, or an
     open RunFolder), and summary.json is written at the end. Called again with the same settings,
@@ -79,7 +80,8 @@ def evaluate(
 
     Raises ValueError for a wrong option, for no problems, or for two with the same number;
     ProblemError for a prompt that leaves no room for an answer; RunFolderError if the folder holds
-    another run or can't be written; torch.OutOfMemoryError if not even one row fits.
+    another run or can't be written; torch.OutOfMemoryError if not even one row fits;
+    EndpointError for a server that can't be used.
     """
     numbers = [problem.number for problem in problems]
     if not numbers or len(set(numbers)) < len(numbers):
@@ -98,7 +100,7 @@ def evaluate(
         top_p=top_p,
         seed=problem_seeds(problems, seed),
     )
-    stats = Engine(model, 1, strategy=strategy).stats  # refuses a wrong strategy before any folder
+    stats = prepare(model, requests, strategy)  # before any folder
     if batch_size == "auto":
         rows = rows_that_fit(model, requests)
     else:
@@ -179,9 +181,11 @@ def graded_record(
     return record
 
 
-def identity(model: Model, problems: Sequence[Problem]) -> dict[str, str]:
-    """Fingerprints of the weights and of the problems."""
+def identity(model: Model | Endpoints, problems: Sequence[Problem]) -> dict[str, str]:
+    """Fingerprints of the weights and of the problems; of servers, what they are."""
     data = counted(len(problems), "problem", problem_fingerprints(problems)[-1])
+    if isinstance(model, Endpoints):
+        return {**model.identity(), "problems": data}
     return {"dtype": str(model.dtype), "weights": some_weights(model), "problems": data}
 
 

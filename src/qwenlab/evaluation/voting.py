@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from qwenlab.evaluation.endpoints import Endpoints
 from qwenlab.evaluation.evaluation import Evaluation, evaluate, wilson
 from qwenlab.evaluation.grading import form_of, graded
 from qwenlab.evaluation.problems import Problem
@@ -71,7 +72,7 @@ def count_votes(groups: Sequence[str | None]) -> tuple[str | None, dict[str, int
 
 
 def self_consistency(
-    model: Model,
+    model: Model | Endpoints,
     tokenizer: Tokenizer,
     problems: Sequence[Problem],
     *,

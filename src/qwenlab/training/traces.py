@@ -15,10 +15,10 @@ from tqdm import tqdm
 
 from qwenlab.engine.prompts import make_requests
 from qwenlab.engine.request import RequestOutput
-from qwenlab.engine.results import Stats
 from qwenlab.errors import QwenlabError, failure, flags, whole
-from qwenlab.evaluation.answering import run_requests
+from qwenlab.evaluation.answering import prepare, run_requests
 from qwenlab.evaluation.answers import extract_answer
+from qwenlab.evaluation.endpoints import Endpoints
 from qwenlab.evaluation.evaluation import growing_problems, identity
 from qwenlab.evaluation.grading import grade
 from qwenlab.evaluation.problems import (
@@ -211,7 +211,7 @@ def answer_end(model: Model, tokenizer: Tokenizer, plain: bool) -> int:
 
 
 def make_traces(
-    model: Model,
+    model: Model | Endpoints,
     tokenizer: Tokenizer,
     problems: Sequence[Problem],
     folder: str | Path,
@@ -233,7 +233,8 @@ def make_traces(
     depends only on `seed` and its problem's number; with more problems after the same first ones it
     is extended. Answers that never left their thinking or ended
     with an error go to rejected.jsonl instead and, with only_right, so do wrong ones. The sampling
-    options are those of `generate`; fewer `slots` need less memory. Raises TraceError if no trace
+    options are those of `generate`; fewer `slots` need less memory. With `Endpoints` in the
+    model's place, servers answer, and `slots` requests are in flight. Raises TraceError if no trace
     is usable, ProblemError, RunFolderError, and ValueError for a wrong option or two problems with
     the same number: all but the first before anything is written.
     """
@@ -255,6 +256,7 @@ def make_traces(
         top_p=top_p,
         seed=problem_seeds(problems, seed),
     )
+    stats = prepare(model, requests, "continuous")
     settings = {
         "task": "traces",
         "only_right": only_right,
@@ -303,7 +305,7 @@ def make_traces(
             logger.info(f"{run.path}: {len(done)} answers are there, {len(left)} are left")
         bar = tqdm(total=len(requests), initial=len(done), unit="answer", disable=not progress)
         with bar:
-            for request in run_requests(model, left, slots, "continuous", 1, Stats()):
+            for request in run_requests(model, left, slots, "continuous", 1, stats):
                 write(request)
                 bar.update()
         for name in (TRACES, REJECTED):
