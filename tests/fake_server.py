@@ -50,7 +50,7 @@ class FakeServer:
         self.lacks = set(lacks)
         self.completions = 0
         self.bodies: list[dict] = []
-        self.models = {"id": "tiny", "owned_by": "fake", "max_model_len": 256}
+        self.models = [{"id": "tiny", "owned_by": "fake", "max_model_len": 256}]
         self.version = "1.0"
         self.released = threading.Event()
         owner = self
@@ -80,7 +80,7 @@ class FakeServer:
         if isinstance(prompt, str):
             prompt = with_control(tokenizer, prompt)
         options = {name: body.get(name) for name in ("temperature", "top_p", "top_k")}
-        options["top_k"] = options["top_k"] or 0
+        options["top_k"] = max(0, options["top_k"] or 0)
         options["max_new_tokens"] = body["max_tokens"]
         key = self.keys.get(body["seed"], (body["seed"], 0, 0))
         if "seeds" in self.lacks:
@@ -130,7 +130,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         owner = self.server_of_test
         if self.path == "/v1/models":
-            self.send(200, {"data": [owner.models]})
+            self.send(200, {"data": owner.models})
         elif self.path == "/version" and owner.version:
             self.send(200, {"version": owner.version})
         else:

@@ -63,13 +63,16 @@ class Server:
         self.sends_ids = True
         self.sends_logprobs = True
 
-    def introduce(self) -> None:
-        """Asks the server what it serves. Raises EndpointError and Unavailable."""
+    def introduce(self, name: str) -> None:
+        """Asks the server what it serves: the model `name` or, whatever it is called there, the
+        only one. Raises EndpointError and Unavailable."""
         models = self.call("GET", "/v1/models").get("data")
-        served = models[0] if isinstance(models, list) and models else None
-        if not isinstance(served, dict) or not isinstance(served.get("id"), str):
-            raise EndpointError(f"{self.url}: lists no model at /v1/models, expected one")
-        self.model = served["id"]
+        listed = models if isinstance(models, list) else []
+        named = {model.get("id"): model for model in listed if isinstance(model, dict)}
+        if name not in named and len(named) != 1:
+            known = ", ".join(map(str, named)) or "none"
+            raise EndpointError(f"{self.url}: serves {known}, expected {name} or a single model")
+        self.model, served = (name, named[name]) if name in named else next(iter(named.items()))
         self.engine = str(served.get("owned_by", "unknown"))
         context = served.get("max_model_len")
         self.context = context if isinstance(context, int) else None
@@ -128,7 +131,7 @@ class Server:
         """Whether the same seed gives two answers."""
         body = self.body(request, ids=True)
         body |= {"max_tokens": min(PROBE_TOKENS, request.max_tokens)}
-        body |= {"temperature": PROBE_TEMPERATURE, "top_k": 0, "top_p": 1.0}
+        body |= {"temperature": PROBE_TEMPERATURE, "top_k": -1, "top_p": 1.0}
         answers = []
         for _ in range(2):
             reply = self.call("POST", "/v1/completions", body)
@@ -166,7 +169,7 @@ class Server:
         }
         if not ids:
             return body | {"prompt": self.tokenizer.decode(request.prompt)}
-        body |= {"top_k": params.top_k, "min_p": 0.0}
+        body |= {"top_k": params.top_k or -1, "min_p": 0.0}
         body |= {"repetition_penalty": params.repetition_penalty}
         body |= {"stop_token_ids": sorted(request.stop_ids), "logprobs": 1}
         return body | {"return_token_ids": True}

@@ -52,7 +52,7 @@ class Endpoints:
         self.stop_ids = stop_ids(self.folder, self.config, self.tokenizer)
         self.servers = [Server(url, self.tokenizer, self.config.vocab_size) for url in urls]
         for server in self.servers:
-            patiently(server, server.introduce)
+            patiently(server, lambda server=server: server.introduce(str(name)))
             self.refuse_another(server)
 
     def refuse_another(self, server: Server) -> None:
