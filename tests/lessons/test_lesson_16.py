@@ -48,7 +48,7 @@ def test_every_state_of_the_widget_shows_real_tokens_and_flips_only_within_reach
             alone[key] = [lesson.names["tokenizer"].decode([i]) for i in answer.token_ids]
         said = " ".join(caption.text for caption in picture.find_all("figcaption"))
         first, second = ([word.replace("⏎", "\n") for word in line] for line in words)
-        start = int(picture.thead.find_all("th")[1].text) - 1
+        start = int(picture.thead.find_all("th")[0].text) - 1
         assert first == alone[key][start : start + len(first)]
         outlined = [
             [("x" in cell["class"]) for cell in row.find_all("td")] for row in rows_of(picture)
@@ -91,7 +91,7 @@ def test_sums_in_other_orders_are_other_sums_near_the_exact_one(lesson):
 def test_a_row_is_like_itself_and_each_of_sixteen_places_is_like_the_others(lesson):
     said = lesson.shown("shape")
     assert numbers(r"by rows +1: (\d+)", said) == [0, 0, 0]
-    assert numbers(r"16 places +(\d+)", said) == [1, 1, 1]
+    assert numbers(r"16 places: (\d+)", said) == [1, 1, 1]
 
 
 def test_what_is_said_to_be_lost_first_is_the_first_in_the_table(lesson):
@@ -114,7 +114,7 @@ def test_one_change_at_a_time_changes_bits_but_not_in_the_invariant_mode(lesson)
     shares = [numbers(r"(\d+)%", line) for line in usual]
     assert len(shares) == 5 and shares[0] == [0, 0, 0]
     said = lesson.shown("library")
-    assert numbers(r": (\d+) of", said) == [0, 0, 0]
+    assert numbers(r"change (\d+) of", said) == [0, 0, 0]
     assert numbers(r"(\d+)%", said) == [0] * 15
     if not any(map(any, shares)):
         pytest.skip("no change of shape changes a bit on this machine")
@@ -145,8 +145,8 @@ def test_pieces_of_fixed_size_change_no_bit(lesson):
 
 
 def test_what_can_not_be_promised_is_refused_by_name(lesson):
-    lines = lesson.shown("limits").splitlines()
-    assert [line[:2] for line in lines] == ["- "] * 4
+    lines = " ".join(lesson.shown("limits").split()).split("- ")[1:]
+    assert len(lines) == 4
     assert "can't be had in bfloat16 on this machine: 16 equal rows" in lines[0]
     assert "not a function of your own" in lines[1] and "leave out `state`" in lines[2]
     assert lines[3].endswith("[1, 2, 4]")

@@ -60,8 +60,8 @@ def records(state):
     """One table of facts, or none where there are fewer records of that kind."""
     kind = of_kind(state["show"])
     place = int(state["record"])
-    if place >= len(kind):
+    if place > len(kind):
         return []
-    number, problem, _, *facts = kind[place]
+    number, problem, _, *facts = kind[place - 1]
     facts.insert(1, problem.answer)
     return [[[str(fact)] for fact in (number, *facts)]]

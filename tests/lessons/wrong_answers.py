@@ -184,6 +184,15 @@ def only_beta_multiplied(g, beta, real):
     return g, beta * real[:, :, None]
 
 
+def rows_joined_into_one(window, inputs, real):
+    return inputs[real][-window.shape[1] :]
+
+
+def counted_in_floats(lengths, real):
+    positions = lengths[:, None] + real.float().cumsum(1) - 1
+    return positions.masked_fill(~real, 0), lengths + real.sum(1)
+
+
 # --- Lesson 11 ---
 
 
@@ -220,6 +229,10 @@ def turns_as_numbers(turns):
 
 def one_factor(counts):
     return part_factors(counts).sum()
+
+
+def whole_factors(counts):
+    return counts * len(counts) // counts.sum()
 
 
 # --- Lesson 15 ---
@@ -277,6 +290,8 @@ ANSWERS = {
     "delta-step": {by_columns: "transposed", outer_product_the_wrong_way_round: "wrong way round"},
     "state-bytes": {one_token_more: "print your three parts"},
     "hide-gates": {only_beta_multiplied: "a pad still fades"},
+    "next-window": {rows_joined_into_one: "Go row by row"},
+    "next-positions": {counted_in_floats: "int64"},
     "last-box": {
         keeps_an_open_box: "whatever it holds so far",
         with_the_box_itself: "between the braces",
@@ -285,7 +300,7 @@ ANSWERS = {
     "completion-mask": {a_mask_of_numbers: "the mask is bool"},
     "average-loss": {one_weight: "one weight per token"},
     "turn-mask": {turns_as_numbers: "of dtype bool"},
-    "part-factors": {one_factor: "one factor per micro-batch"},
+    "part-factors": {one_factor: "one factor per micro-batch", whole_factors: "are float32"},
     "rows-that-fit": {rows_not_rounded: "round down"},
     "batch-bytes": {numbers_of_weights: "print the two parts"},
     "may-flip": {

@@ -59,17 +59,16 @@ def test_a_dark_cell_can_say_why_and_a_row_can_be_faint():
     rows = BeautifulSoup(picture._repr_html_(), "html.parser").tbody.find_all("tr")
     assert [row.get("class") for row in rows] == [["faint"], None]
     assert "later" in repr(picture) and "0" not in repr(picture).splitlines()[2][3:]
-    drawn = picture.figure().axes[0].texts
-    assert {text.get_text(): text.get_alpha() for text in drawn if text.get_text()} == {
-        "later": palette.FAINT,
-        "pad": 1,
-    }
+    axes = picture.figure().axes[0]
+    assert [patch.get_alpha() for patch in axes.patches] == 2 * [palette.FAINT] + 2 * [1]
+    inks = {text.get_text(): text.get_color() for text in axes.texts if text.get_text()}
+    assert inks == {"later": palette.LIGHT["ink"], "pad": "#ffffff"}  # a faint cell is pale
 
 
 def test_axes_carry_the_labels_and_the_alt_text_is_there():
     picture = heatmap([[1, 2]], ["row 7"], ["a", "\n"], title="ids", alt="two ids")
     soup = BeautifulSoup(picture._repr_html_(), "html.parser")
-    assert [th.text for th in soup.find_all("th")] == ["", "a", "⏎", "row 7"]
+    assert [th.text for th in soup.find_all("th")] == ["a", "⏎", "row 7"]
     assert soup.find(attrs={"aria-label": "two ids"})
     assert heatmap([[1, 2]], title="ids").alt == "ids: 1 rows, 2 columns."
 
@@ -145,6 +144,17 @@ def test_every_text_can_be_read(theme):
     assert min(contrast(colour, palette.ink_on(colour)) for colour in scale) >= 4.5
 
 
+def test_pictures_with_one_vmax_give_equal_numbers_equal_colours():
+    def colours(values, **options):
+        table = BeautifulSoup(heatmap(values, **options)._repr_html_(), "html.parser").table
+        return [td["style"] for td in table.tbody.find_all("td")]
+
+    first, second = [[0.5, 1.0]], [[0.5, 4.0]]
+    assert colours(first)[0] != colours(second)[0]
+    assert colours(first, vmax=2.0)[0] == colours(second, vmax=2.0)[0]
+    assert colours(second, vmax=2.0)[1] == colours([[2.0]], vmax=2.0)[0]  # no darker than vmax
+
+
 def test_an_unknown_name_is_answered_by_name():
     import qwenlab.teach
 
@@ -174,9 +184,9 @@ def test_a_picked_row_outlines_its_keys_and_underlines_their_columns(tmp_path):
         + heatmap(mask, columns=list("abc"), focus=True)._repr_html_(),
         encoding="utf-8",
     )
-    outlined = "[...document.querySelectorAll('td')].map((td) => getComputedStyle(td).outlineStyle == 'solid')"
+    outlined = "[...document.querySelectorAll('tbody td')].map((td) => getComputedStyle(td).outlineStyle == 'solid')"
     underlined = (
-        "[...document.querySelectorAll('thead th')].slice(1)"
+        "[...document.querySelectorAll('thead th')]"
         ".map((th) => getComputedStyle(th).textDecorationLine == 'underline')"
     )
     with sync_api.sync_playwright() as playwright:
@@ -186,7 +196,10 @@ def test_a_picked_row_outlines_its_keys_and_underlines_their_columns(tmp_path):
         tab = browser.new_page()
         tab.goto(path.as_uri())
         assert not any(tab.evaluate(outlined) + tab.evaluate(underlined))
-        for pick in (lambda row: row.hover(), lambda row: (tab.mouse.move(0, 0), row.focus())):
+        for pick in (
+            lambda row: row.locator("th").hover(),
+            lambda row: (tab.mouse.move(0, 0), row.focus()),
+        ):
             for i, row in enumerate(tab.locator("tbody tr").all()):
                 pick(row)
                 assert tab.evaluate(outlined) == [

@@ -96,6 +96,29 @@ def _outer_product_transposed(
     return new, (q[:, None] @ new)[:, 0]
 
 
+def _stored_faded(table: int, asked: int) -> Callable:
+    """Fades the table that is kept, and the one that is asked, this many times."""
+
+    def step(
+        q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, memory: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        decay = decay[:, None, None]
+        stored = k[:, None] @ (decay**asked * memory)
+        new = decay**table * memory + k[:, :, None] @ (beta[:, None, None] * (v[:, None] - stored))
+        return new, (q[:, None] @ new)[:, 0]
+
+    return step
+
+
+def _whole_table_mixed(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, memory: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A moving average of tables: beta of this token's, the rest of the old one."""
+    beta = beta[:, None, None]
+    new = (1 - beta) * decay[:, None, None] * memory + beta * k[:, :, None] * v[:, None]
+    return new, (q[:, None] @ new)[:, 0]
+
+
 def _stored_value(
     q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, memory: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -137,6 +160,22 @@ EXERCISES["delta-step"] = Exercise(
         (
             _delta(ask=lambda old, faded: old),
             "you asked the table before it had faded. Fade first, then ask.",
+        ),
+        (
+            _stored_faded(table=0, asked=1),
+            "what is stored has faded in your gap, but not in the table that you keep.",
+        ),
+        (
+            _stored_faded(table=1, asked=2),
+            "the decay acts twice on what is stored: ask the faded table and leave it at that.",
+        ),
+        (
+            _with(lambda q, k, v, d, b, m: (q, k, v, 1 - d, b, m)),
+            "decay is the part that stays, not the part that goes.",
+        ),
+        (
+            _whole_table_mixed,
+            "beta fades the whole table here. Only what stands under this key gives way to v.",
         ),
         (
             _delta(fade_late=True),
@@ -270,6 +309,21 @@ def _times(part: int, a: int, b: int) -> int:
     return part * b // a
 
 
+def _with_tables(shape: Callable) -> Callable:
+    """Counts shape(config) numbers in the tables of a linear layer."""
+
+    def numbers(cache: int, windows: int, memories: int, of: dict, tokens: int, size: int) -> int:
+        return size * (cache + windows) + 4 * of["layer_types"].count(_LINEAR) * shape(of)
+
+    return _counted(numbers)
+
+
+def _both_in_every_layer(config: dict, tokens: int, size: int) -> int:
+    """As if each layer were of both kinds."""
+    count = len(config["layer_types"])
+    return state_bytes({**config, "layer_types": [_FULL, _LINEAR] * count}, tokens, size)
+
+
 _CHANNELS = "the window's channels: queries AND keys (as wide as each other) and values."
 _THREE = "add three parts: caches of full layers, windows and memories of linear ones."
 
@@ -289,6 +343,14 @@ EXERCISES["state-bytes"] = Exercise(
         (
             _counted(lambda c, w, m, of, t, s: c + w + 4 * m),
             "`size` is not used: keys, values and windows take that many bytes a number.",
+        ),
+        (
+            _counted(
+                lambda c, w, m, of, t, s: (
+                    s * (c + w // (of[_CONV] - 1) * min(t, of[_CONV] - 1)) + 4 * m
+                )
+            ),
+            "a window is as large before the first token as after the last: it begins as zeros.",
         ),
         (_counted(lambda c, w, m, of, t, s: s * c + 4 * m), "the windows are missing."),
         (
@@ -329,6 +391,23 @@ EXERCISES["state-bytes"] = Exercise(
         (
             _counted(lambda c, w, m, of, t, s: s * (c + w) + 4 * m * t),
             "a table does not grow with the number of tokens.",
+        ),
+        (
+            _with_tables(lambda of: _widths(of)[0] * _widths(of)[1]),
+            "a table is as large as ONE head's key times ONE head's value.",
+        ),
+        (
+            _with_tables(lambda of: of["linear_num_value_heads"] * of["linear_key_head_dim"] ** 2),
+            "a table has a row for each number of a key, and a column for each number of a value.",
+        ),
+        (
+            _with_tables(lambda of: of["linear_num_value_heads"] * of["head_dim"] ** 2),
+            "head_dim is full attention's. The linear layers have two sizes of their own.",
+        ),
+        (
+            _both_in_every_layer,
+            "a layer is of one kind: a full one keeps keys and values, a linear one a window and "
+            "tables.",
         ),
         (
             _as_if(_one_in_four),

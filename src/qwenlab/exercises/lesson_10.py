@@ -93,6 +93,10 @@ EXERCISES["hide-gates"] = Exercise(
             "a beta of 1 writes everything. A beta of 0 writes nothing.",
         ),
         (
+            lambda g, b, real: hide_gates(g, b, real, 0.0, -torch.inf),
+            "g is right. But beta is no logarithm: a beta of 0 writes nothing.",
+        ),
+        (
             lambda g, b, real: hide_gates(g, b, ~real),
             "inverted: real tokens lost their gates, and pads kept theirs.",
         ),
@@ -183,6 +187,12 @@ EXERCISES["next-window"] = Exercise(
             "pads are zeroed but still in the window, where real inputs should be.",
         ),
         (
+            _by_row(
+                lambda old, new, every, real: _last(len(old), old, every) if real.all() else old
+            ),
+            "a row with pads has real inputs too, and they enter its window.",
+        ),
+        (
             _by_row(_as_if_pads_came_last),
             "you counted the real inputs, but there may be pads between them.",
         ),
@@ -201,6 +211,16 @@ EXERCISES["next-window"] = Exercise(
         (
             _by_row(lambda old, new, every, real: _last(len(old), old, every[~real])),
             "inverted: these are the pads' inputs. Keep those where real is True.",
+        ),
+    ),
+    rules=(
+        (
+            "window",
+            lambda value: (
+                "inputs[real] joins the rows into one. Go row by row: inputs[row][real[row]]."
+                if value.ndim != 3
+                else None
+            ),
         ),
     ),
 )
@@ -236,6 +256,27 @@ def _columns(lengths: Tensor, real: Tensor) -> Tensor:
     return (lengths[:, None] + torch.arange(real.shape[1])).masked_fill(~real, 0)
 
 
+def _less_all_pads(lengths: Tensor, real: Tensor) -> Tensor:
+    """Columns less the row's pads, wherever these stand."""
+    places = lengths[:, None] + torch.arange(real.shape[1]) - (~real).sum(1, keepdim=True)
+    return places.masked_fill(~real, 0)
+
+
+def _from_positions(pick: Callable) -> Callable:
+    """Lengths that are taken from the positions, one more than pick(positions)."""
+
+    def wrong(lengths: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        positions = next_positions(lengths, real)[0]
+        return positions, pick(positions) + 1
+
+    return wrong
+
+
+def _of_whole_numbers(value: Tensor) -> str | None:
+    if value.dtype != torch.int64:
+        return "positions and lengths are counts, int64: real.cumsum(dim=1) makes them."
+
+
 EXERCISES["next-positions"] = Exercise(
     next_positions,
     results=("position_ids", "lengths"),
@@ -258,6 +299,23 @@ EXERCISES["next-positions"] = Exercise(
             "real tokens are right, but pads must get 0.",
         ),
         (
+            lambda n, real: next_positions(n, real, pads=-1),
+            "pads get 0. A -1 picks the last row of a table.",
+        ),
+        (
+            lambda n, real: (_less_all_pads(n, real), n + real.sum(1)),
+            "right for pads on the left only: take off the pads that come before a token, not "
+            "all of the row's.",
+        ),
+        (
+            _from_positions(lambda positions: positions.amax(1)),
+            "a row of pads only has no position of its own here, and keeps the length it had.",
+        ),
+        (
+            _from_positions(lambda positions: positions[:, -1]),
+            "the last column may be a pad. Count the row's real tokens instead.",
+        ),
+        (
             lambda n, real: (next_positions(n, real)[0], n + real.shape[1]),
             "the new lengths count pads too.",
         ),
@@ -277,5 +335,9 @@ EXERCISES["next-positions"] = Exercise(
             lambda n, real: (next_positions(n.max().expand(n.shape), real)[0], n + real.sum(1)),
             "all rows start where the longest one does. Each row has a length of its own.",
         ),
+    ),
+    rules=(
+        ("position_ids", _of_whole_numbers),
+        ("lengths", _of_whole_numbers),
     ),
 )

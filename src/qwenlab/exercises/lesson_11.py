@@ -87,6 +87,17 @@ def _with_spaces(text: str) -> str:
     return _raw(text, place + len(START)) if place >= 0 else ""
 
 
+def _greedy(text: str) -> str:
+    """From the FIRST box to the last closing brace, as the pattern `(.*)` reads."""
+    found = re.findall(r"\\boxed\{(.*)\}", text)
+    return found[-1].strip() if found else ""
+
+
+def _with_its_braces(text: str) -> str:
+    inside = last_box(text)
+    return f"{{{inside}}}" if inside else ""
+
+
 def _whole_text(text: str) -> str:
     return last_box(text) if START in text else text
 
@@ -102,6 +113,12 @@ EXERCISES["last-box"] = Exercise(
             _to_the_last_brace,
             "you read up to the last closing brace of the text. The box ends at its own.",
         ),
+        (
+            _greedy,
+            "`(.*)` takes all it can get, from the first box to the last closing brace. Braces "
+            "are counted, not matched.",
+        ),
+        (_with_its_braces, "the outer braces are those of \\boxed. Leave them off."),
         (
             _last_closed,
             "the last box is empty or never closes, and an earlier one does not stand in for it.",
@@ -252,6 +269,12 @@ def interval_width(p: float, n: int, z: float = Z) -> float:
     return 2 * z * sqrt(p * (1 - p) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
 
 
+def _above(p: float, n: int) -> float:
+    """From p to the upper end of Wilson's interval."""
+    centre = (p + Z**2 / (2 * n)) / (1 + Z**2 / n)
+    return centre + interval_width(p, n) / 2 - p
+
+
 def _first(enough: Callable[[int], bool]) -> int:
     """The smallest n that is enough, where each larger one is enough as well."""
     high = 1
@@ -308,6 +331,26 @@ EXERCISES["problems-needed"] = Exercise(
         (
             lambda p, width: _first(lambda n: interval_width(p, n, 1.0) <= width),
             "with z = 1 this is the 68 % interval. For 95 % z is 1.96.",
+        ),
+        (
+            lambda p, width: _first(lambda n: interval_width(p, n, 2.0) <= width),
+            "z = 2 is 1.96 rounded up. Take `accuracy_interval` as it is.",
+        ),
+        (
+            lambda p, width: int(4 * Z**2 * p * (1 - p) / width**2),
+            "this is for the interval p ± z·√(p(1−p)/n), and 0 problems tell nothing.",
+        ),
+        (
+            lambda p, width: ceil(Z**2 / width**2),
+            "this is p ± z·√(p(1−p)/n) at p = 0.5. Use Wilson's interval, and the p that is given.",
+        ),
+        (
+            lambda p, width: _first(lambda n: _above(p, n) <= width),
+            "you measure from p to the upper end. The width goes from the lower end to the upper.",
+        ),
+        (
+            lambda p, width: 10 * ceil(problems_needed(p, width) / 10),
+            "enough, but not the smallest: go up by single problems.",
         ),
         (
             lambda p, width: ceil(1 / width),

@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Callable
-from itertools import product
+from itertools import combinations_with_replacement, product
 from math import comb, prod
 
 from qwenlab.exercises import Cases, Exercise
@@ -50,6 +50,15 @@ def _largest(votes: Counter) -> list[int]:
     return [answer for answer, count in votes.items() if count == max(votes.values())]
 
 
+def _each_mix_once(shares: list[float], n: int) -> float:
+    """As `combinations_with_replacement` counts: no order, so that a mix is met once."""
+    chance = 0.0
+    for mix in combinations_with_replacement(range(len(shares)), n):
+        if _winner(Counter(mix)) == 0:
+            chance += prod(shares[answer] for answer in mix)
+    return chance
+
+
 def _more_than_half(shares: list[float], n: int) -> float:
     chance = 0.0
     for count in range(n // 2 + 1, n + 1):
@@ -89,6 +98,20 @@ EXERCISES["vote-chance"] = Exercise(
         (
             lambda shares, n: 1 - vote_chance(shares, n),
             "this is the chance that a wrong answer wins.",
+        ),
+        (
+            lambda shares, n: shares[0] ** n,
+            "this is the chance that all n are right. A vote needs fewer.",
+        ),
+        (
+            _each_mix_once,
+            "the same answers can come in several orders, and each order has its chance: "
+            "`product` gives them all.",
+        ),
+        (
+            lambda shares, n: _chance([1 / len(shares)] * len(shares), n, lambda v: not _winner(v)),
+            "you count sequences as if all were equally likely. Weigh each by the product of its "
+            "shares.",
         ),
     ),
 )
@@ -173,6 +196,14 @@ def _no_new_answer(answers: Answers, n: int) -> bool:
     return rest == 0 or (bool(votes) and all(_loses(rival, votes, rest) for rival in votes))
 
 
+def _missing_to_come_again(answers: Answers, n: int) -> bool:
+    """As if a sample without an answer were still to be drawn."""
+    votes = _given(answers)
+    rest = n - votes.total()
+    loses = [_loses(rival, votes, rest) for rival in (*votes, None)] if votes else [False]
+    return rest == 0 or all(loses)
+
+
 def _half_of_those_drawn(answers: Answers, n: int) -> bool:
     return len(answers) == n or 2 * _lead(answers)[0] > len(answers)
 
@@ -199,6 +230,10 @@ EXERCISES["vote-decided"] = Exercise(
             _ties_won,
             "a rival that appeared before the winner wins a tie: against it the lead must be "
             "larger than the rest.",
+        ),
+        (
+            _missing_to_come_again,
+            "a sample without an answer has been drawn as well: what is left is n - len(answers).",
         ),
         (
             _no_new_answer,

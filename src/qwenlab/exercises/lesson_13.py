@@ -78,6 +78,10 @@ EXERCISES["silent-groups"] = Exercise(
             "all right and all wrong exclude each other, so their chances are added.",
         ),
         (
+            lambda rates, n: 2 * 0.5**n,
+            "this is for problems that are solved half of the time. Use each problem's own rate.",
+        ),
+        (
             lambda rates, n: sum(p**n + (1 - p) ** n for p in rates),
             "that is a sum over the problems. Divide it by their number.",
         ),
@@ -142,6 +146,18 @@ def _whole_row(ids: Tensor, width: int, stop_ids: list[int]) -> Tensor:
     return objective.completion_mask(ids, stop_ids) & (torch.arange(ids.shape[1]) >= width)
 
 
+def _of_targets(ids: Tensor, width: int, stop_ids: list[int]) -> Tensor:
+    """Moved to where each token is predicted."""
+    moved = completion_mask(ids, width, stop_ids).roll(-1, 1)
+    moved[:, -1] = False
+    return moved
+
+
+def _no_cut_answers(ids: Tensor, width: int, stop_ids: list[int]) -> Tensor:
+    ended = torch.isin(ids[:, width:], torch.tensor(stop_ids)).any(1, keepdim=True)
+    return completion_mask(ids, width, stop_ids) & ended
+
+
 def _prompt_too(ids: Tensor, width: int, stop_ids: list[int]) -> Tensor:
     return completion_mask(ids, width, stop_ids) | (torch.arange(ids.shape[1]) < width)
 
@@ -173,6 +189,18 @@ EXERCISES["completion-mask"] = Exercise(
             _prompt_too,
             "the prompt is included. The model did not choose it, and would be rewarded for the "
             "question.",
+        ),
+        (
+            _of_targets,
+            "the mask marks tokens, where they stand. The shift by one comes later.",
+        ),
+        (
+            lambda ids, width, stop_ids: completion_mask(ids, width, stop_ids)[:, width:],
+            "this is the mask of the answers alone. Put the prompts' columns in front, all False.",
+        ),
+        (
+            _no_cut_answers,
+            "an answer without a stop id was cut off, and all of it counts.",
         ),
         (
             _masked(lambda stops: stops == 0),
@@ -255,6 +283,16 @@ def _no_mask(mask: Tensor, how: str, tokens: int, rows: int, cap: int) -> Tensor
     return torch.ones(mask.shape) / (tokens if how == "token" else rows * cap)
 
 
+def _times(factor: Callable, kind: str) -> Callable:
+    """The right weights, those of `kind` times factor(tokens, rows, cap)."""
+
+    def wrong(mask: Tensor, how: str, tokens: int, rows: int, cap: int) -> Tensor:
+        weights = average_loss(mask, how, tokens, rows, cap)
+        return weights * factor(tokens, rows, cap) if how == kind else weights
+
+    return wrong
+
+
 def _by_width(mask: Tensor, how: str, tokens: int, rows: int, cap: int) -> Tensor:
     weights = average_loss(mask, how, tokens, rows, cap)
     return mask.float() / (mask.shape[1] * rows) if how == "sequence" else weights
@@ -288,6 +326,22 @@ EXERCISES["average-loss"] = Exercise(
             '"sequence" weighs every answer equally: divide by the row\'s own tokens too.',
         ),
         (_named({"token": "sequence", "sequence": "token"}), '"token" and "sequence" are swapped.'),
+        (
+            _times(lambda tokens, rows, cap: rows, "sequence"),
+            '"sequence" is a mean over the answers too: divide by `rows` as well.',
+        ),
+        (
+            _times(lambda tokens, rows, cap: rows, "fixed"),
+            '"fixed" divides by rows * cap. By cap alone it would be a sum over the answers.',
+        ),
+        (
+            _times(lambda tokens, rows, cap: rows / tokens, "fixed"),
+            '"fixed" divides by rows * cap, whatever the answers\' tokens are.',
+        ),
+        (
+            _times(lambda tokens, rows, cap: 1 / rows, "token"),
+            '"token" divides by `tokens` alone: these are all rows\' tokens already.',
+        ),
         (
             _by_width,
             '"sequence" divides a row by its own tokens, not by the width of the rectangle.',

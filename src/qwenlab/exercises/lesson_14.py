@@ -145,6 +145,13 @@ EXERCISES["turn-mask"] = Exercise(
             _turns(lambda place, role, length, count: [True] * length),
             "everything counts. Only what the assistant wrote should.",
         ),
+        (
+            lambda turns: _of_tokens(
+                turns, lambda place, role, length: [role == "assistant"] * (length - 1)
+            ),
+            "one target less for the whole chat, not for each turn: a turn's first token is "
+            "predicted at the end of the turn before.",
+        ),
     ),
     rules=(("mask", _bool),),
 )
@@ -227,6 +234,24 @@ def _made_up(prompt: list[int], answer: list[int], done: bool, stop: int, most: 
     return ids if len(ids) <= most else [*ids[: most - 1], stop]
 
 
+def _finished_only(
+    prompt: list[int], answer: list[int], done: bool, stop: int, most: int
+) -> list[int]:
+    return _right(prompt, answer, done, stop, most) if done else prompt
+
+
+def _with(change: Callable) -> Callable:
+    """The right lists, changed: change(traces, rows, tokens, dropped)."""
+    return lambda traces, stop, most: change(traces, *truncate(traces, stop, most))
+
+
+def _count_of_each(traces: list[Trace], rows: list, tokens: list, dropped: list) -> tuple:
+    """A count for each trace, 0 for those that are dropped."""
+    left = iter(tokens)
+    counts = [0 if place in dropped else next(left) for place in range(len(traces))]
+    return rows, counts, dropped
+
+
 def _too_long(prompt: list[int], answer: list[int], done: bool, stop: int, most: int) -> list[int]:
     ids = _whole(prompt, answer, done, stop)
     return ids if len(ids) <= most else prompt
@@ -250,6 +275,29 @@ EXERCISES["truncate"] = Exercise(
             "the stop id is missing where the teacher did stop.",
         ),
         (
+            _ways(_finished_only),
+            "an unfinished answer teaches as well, without a stop id.",
+        ),
+        (
+            _with(lambda traces, rows, tokens, dropped: (rows, [n - 1 for n in tokens], dropped)),
+            "one too few: the prompt's last logits predict the answer's first token, and the stop "
+            "id counts.",
+        ),
+        (
+            _with(_count_of_each),
+            "tokens has a number for each row that stays, none for those that are dropped.",
+        ),
+        (
+            _with(
+                lambda traces, rows, tokens, dropped: (
+                    rows,
+                    tokens,
+                    [traces[i][0] for i in dropped],
+                )
+            ),
+            "dropped holds places in the list of traces: 0 for the first.",
+        ),
+        (
             _ways(lambda p, a, d, s, n: (p + a)[:n] + ([s] if d else [])),
             "the stop id comes after the cut, so that a row is one too long, and stops where the "
             "teacher did not. Cut the whole row.",
@@ -257,6 +305,10 @@ EXERCISES["truncate"] = Exercise(
         (
             _ways(_right, drops=lambda p, ids: False),
             "you kept a row without any token of its answer. Its mean is 0/0.",
+        ),
+        (
+            _ways(_right, drops=lambda p, ids: False, count=lambda p, i: max(0, len(i) - len(p))),
+            "a row with 0 tokens to train on must be dropped: its mean is 0/0.",
         ),
         (
             _ways(_right, drops=lambda p, ids: len(ids) <= len(p) + 1),
@@ -339,8 +391,30 @@ EXERCISES["part-factors"] = Exercise(
             lambda counts: torch.full(counts.shape, len(counts) / counts.sum().item()),
             "a part's own mean has been divided by its tokens already: multiply by them.",
         ),
+        (
+            lambda counts: 1 / counts,
+            "upside down: a large part must weigh more, not less.",
+        ),
+        (
+            lambda counts: counts * (1 / len(counts)) / counts.sum(),
+            "the trainer divides by N already, so your factor must multiply by it.",
+        ),
+        (
+            lambda counts: counts / (counts.sum() // len(counts)),
+            "`//` cuts the mean count off. Divide with `/`.",
+        ),
+        (
+            lambda counts: torch.full(counts.shape, float(len(counts))),
+            "that undoes the trainer's N alone, and leaves the sum of the parts' means.",
+        ),
     ),
     rules=(
+        (
+            "factors",
+            lambda value: (
+                "factors are float32: `/`, not `//`." if not value.is_floating_point() else None
+            ),
+        ),
         (
             "factors",
             lambda value: (

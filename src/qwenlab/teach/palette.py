@@ -59,7 +59,7 @@ HATCHES = {"p": ("////", "hatch"), "u": ("xxxx", "cross")}
 LOW = "#e8eef5"
 PLUS = "#00498a"
 MINUS = "#a85800"
-FAINT = 0.35  # how opaque a row is that stands for orientation only
+FAINT = 0.35  # how opaque the cells of a row are that stands for orientation only
 
 
 def rgb(colour: str) -> tuple[float, float, float]:
@@ -116,6 +116,23 @@ _SEEN = ",".join(
     f".see:has({_PICKED}>:nth-child({n}).a)>thead th:nth-child({n})" for n in range(2, 14)
 )
 
+# Faint cells mix their colour with the paper, rather than fade with their text, which stays dark
+# enough to read.
+_SCALED = "color-mix(in srgb,{} calc(var(--v)*1%)," + LOW + ")"
+_COLOURS = {
+    "t": "var(--qwl-token)",
+    "a": "var(--qwl-allowed)",
+    "m": "var(--qwl-masked)",
+    "p": "var(--qwl-pad)",
+    "v": _SCALED.format(PLUS),
+    "g": _SCALED.format(MINUS),
+}
+_FAINT_CELLS = "\n".join(
+    f".qwl.qwl .qwl-grid .faint>td.{kind}"
+    f"{{background:color-mix(in srgb,{colour} {FAINT:.0%},var(--qwl-paper))}}"
+    for kind, colour in _COLOURS.items()
+)
+
 # Class names are doubled (.qwl.qwl) so that they win over the table rules of the book theme and of
 # JupyterLab.
 STYLE = f"""<style>
@@ -123,7 +140,7 @@ STYLE = f"""<style>
 @media(prefers-color-scheme:dark){{{_UNMARKED} .qwl{{{_variables(DARK)}}}}}
 {",".join(f"{page} .qwl" for page in _DARK_PAGES)}{{{_variables(DARK)}}}
 .qwl.qwl{{color:var(--qwl-ink);background:var(--qwl-paper);font:14px/1.4 system-ui,sans-serif;\
-max-width:100%;
+max-width:100%;print-color-adjust:exact;-webkit-print-color-adjust:exact;
 margin:0;padding:6px;border-radius:6px;box-sizing:border-box}}
 .qwl.qwl .qwl{{padding:0}}
 .qwl-side{{display:flex;flex-wrap:wrap;gap:8px 24px;align-items:flex-start}}
@@ -156,7 +173,8 @@ repeating-linear-gradient(135deg,var(--qwl-cross) 0 1.5px,var(--qwl-wasted) 1.5p
 .qwl.qwl .qwl-grid td.v{{background:color-mix(in srgb,{PLUS} calc(var(--v)*1%),{LOW})}}
 .qwl.qwl .qwl-grid td.g{{background:color-mix(in srgb,{MINUS} calc(var(--v)*1%),{LOW})}}
 .qwl.qwl .qwl-grid td.w{{color:#fff}}
-.qwl.qwl .qwl-grid .faint>*{{opacity:{FAINT}}}
+.qwl.qwl .qwl-grid .faint>td{{color:var(--qwl-ink)}}
+{_FAINT_CELLS}
 .qwl.qwl .qwl-grid td.x{{outline:3px solid var(--qwl-ink);outline-offset:-3px}}
 .qwl.qwl .qwl-grid :is(td.m,td.n,td.f,td.w).x{{outline:2px solid #fff;outline-offset:-4px}}
 .qwl.qwl svg{{width:100%;min-width:440px;max-width:640px;height:auto;stroke-linejoin:round}}
@@ -195,7 +213,7 @@ border-radius:6px}}
 .qwl-quiz [open]>summary::before{{content:"▾";content:"▾"/""}}
 .qwl.qwl-quiz summary:focus-visible{{outline:2px solid var(--qwl-ink);outline-offset:-2px}}
 .qwl.qwl-quiz details p{{margin:0 10px 8px}}
-@media print{{.qwl-quiz details>p{{display:none}}
+@media print{{html:not(.qwl-solutions) .qwl-quiz details>p{{display:none}}
 .qwl-quiz.qwl-quiz summary::before{{content:"☐"}}}}
 .qwl-answer-key td{{width:50%;overflow-wrap:anywhere}}
 .qwl-answer-key :is(td,th){{padding:3px 8px 3px 0;vertical-align:top;text-align:left}}

@@ -41,7 +41,8 @@ class Timeline(Heatmap):
             f'<table class="qwl-grid" role="presentation"><tbody><tr>{legend}</tr></tbody></table>'
         )
         grid = super()._body().replace('"qwl-grid', '"qwl-grid steps', 1)
-        return grid.replace("</figure>", f'<div class="qwl-box">{legend}</div></figure>')
+        box = f'<div class="qwl-box" tabindex="0" role="group" aria-label="Legend">{legend}</div>'
+        return grid.replace("</figure>", f"{box}</figure>")
 
     def _plain(self) -> str:
         return f"{super()._plain()}\n{_legend(self.counts)}"

@@ -285,7 +285,9 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     shown.title = title;
     shown.style.setProperty("--v", level);
     if (picked) {
-      shown.setAttribute("aria-label", title || text);
+      // What is heard begins with what is seen, as voice control expects.
+      const both = text && title && !title.includes(text) ? `${text}: ${title}` : title || text;
+      shown.setAttribute("aria-label", both);
     } else if (said === text) {
       shown.removeAttribute("aria-label");
     } else {
