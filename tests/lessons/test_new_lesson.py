@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import contract
 import nbformat
@@ -15,6 +14,10 @@ import yaml
 from executed import NOTEBOOKS, ROOT
 from new_lesson import TEMPLATE, LessonError, new_lesson
 
+from qwenlab import exercises, teach
+from qwenlab.teach import exploring
+
+PAGE = (ROOT / "book" / "own-lesson.md").read_text(encoding="utf-8")
 NUMBER = len(NOTEBOOKS) + 1
 NAME = f"{NUMBER:02}-beam-search"
 
@@ -104,7 +107,57 @@ def test_it_has_the_install_cell_of_the_course(lesson):
     assert contract.by_id(one, "install") == contract.by_id(other, "install")
 
 
-def test_every_limit_that_the_page_names_is_the_one_that_is_kept():
-    page = (ROOT / "book" / "own-lesson.md").read_text(encoding="utf-8")
-    table = page.partition("## The limits of a page")[2].partition("\n## ")[0]
-    assert Path(ROOT / TEMPLATE).is_file() and table
+# --- The page that explains it ---------------------------------------------------------------------
+
+
+def constant(file, name):
+    """A number at the head of a file of tests/site."""
+    text = (ROOT / "tests" / "site" / file).read_text(encoding="utf-8")
+    return int(re.search(rf"^{name} = ([\d_]+)", text, re.MULTILINE)[1])
+
+
+def limits_kept():
+    """What stands in the page's table of limits, by the constants that keep them."""
+    yield f"| {exploring.MAX_STATES} |"
+    yield f"| {exploring.MAX_BYTES // 1000} kB |"
+    yield f"| {constant('test_site.py', 'MAX_PAGE') // 1000} kB |"
+    yield f"| {contract.MOST_LINES} in a lesson, {contract.MOST_LINES_A_CELL} in a cell |"
+    yield f"| {test_lessons.MOST_WIDTH} characters |"
+    yield f"| {test_lessons.MOST_MEMORY / 1e9} GB |"
+    yield f"| {constant('test_first_screen.py', 'LOWEST')} pixels"
+
+
+def test_the_page_names_the_limits_that_are_kept():
+    table = PAGE.partition("## The limits of a page")[2].partition("\n## ")[0]
+    assert constant("test_site.py", "MAX_WIDGETS") == exploring.MAX_BYTES
+    assert [limit for limit in limits_kept() if limit not in table] == []
+    assert f"at most {contract.MOST_LINES_OF_THE_HERO} visible lines" in PAGE
+
+
+def test_every_test_that_the_page_names_exists():
+    tests = {path.name: path for path in (ROOT / "tests").rglob("test_*.py")}
+    functions = "".join(path.read_text(encoding="utf-8") for path in tests.values())
+    named = set(re.findall(r"`(?:tests/lessons/)?(test_\w+(?:\.py)?)`", PAGE))
+    assert len(named) > 10
+    for name in named:
+        assert name in tests or f"def {name}(" in functions, name
+
+
+def test_every_part_that_the_page_names_is_in_the_template():
+    ids = {cell["id"] for cell in nbformat.read(ROOT / TEMPLATE, as_version=4).cells}
+    table = PAGE.partition("## The parts of a lesson")[2].partition("\n\n**")[0]
+    parts = re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)
+    assert parts == contract.OPENING and {*parts, "measure"} <= ids
+
+
+def test_the_page_s_own_code_runs(monkeypatch):
+    """But for the page model, which test_own_widget.py tries."""
+    monkeypatch.setattr(exercises, "_OWN", {})
+    monkeypatch.setattr(exploring, "_spent", 0)
+    monkeypatch.setenv("QWENLAB_PAGE", "1")
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    names = {}
+    for block in blocks:
+        if "page_model" not in block:
+            exec(block, names)
+    assert teach.check("count-pads", names["count_pads"]).ok
