@@ -354,7 +354,8 @@ def refused(run, complaint, *options):
 
 
 def test_what_is_measured_must_be_named_and_known(run):
-    refused(run, "neither a model nor a shape, expected one of them", *QUICK)
+    with pytest.raises(ValueError, match="neither a model nor a shape, expected one of them"):
+        bench.peers(None)
     refused(run, "shape is 'huge', expected one of 0.6b, 0.8b, small", "--shape", "huge", *QUICK)
 
 

@@ -107,6 +107,6 @@ def test_wrong_input_is_one_line_and_status_2(run, options, complaint):
     assert line.startswith("qwenlab: ") and complaint in line
 
 
-def test_the_model_must_be_named(run):
-    status, out, err = run()
-    assert status == 2 and out == "" and "--model" in err
+def test_without_a_model_it_is_tiny(run):
+    status, out, err = run("--help")
+    assert status == 0 and "[default: tiny]" in out and err == ""

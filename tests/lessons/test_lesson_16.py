@@ -48,7 +48,7 @@ def test_every_state_of_the_widget_shows_real_tokens_and_flips_only_within_reach
             alone[key] = [lesson.names["tokenizer"].decode([i]) for i in answer.token_ids]
         said = " ".join(caption.text for caption in picture.find_all("figcaption"))
         first, second = ([word.replace("⏎", "\n") for word in line] for line in words)
-        start = int(picture.thead.find_all("th")[1].text) - 1
+        start = int(picture.thead.find_all("th")[0].text) - 1
         assert first == alone[key][start : start + len(first)]
         outlined = [
             [("x" in cell["class"]) for cell in row.find_all("td")] for row in rows_of(picture)

@@ -144,6 +144,17 @@ def test_every_text_can_be_read(theme):
     assert min(contrast(colour, palette.ink_on(colour)) for colour in scale) >= 4.5
 
 
+def test_pictures_with_one_vmax_give_equal_numbers_equal_colours():
+    def colours(values, **options):
+        table = BeautifulSoup(heatmap(values, **options)._repr_html_(), "html.parser").table
+        return [td["style"] for td in table.tbody.find_all("td")]
+
+    first, second = [[0.5, 1.0]], [[0.5, 4.0]]
+    assert colours(first)[0] != colours(second)[0]
+    assert colours(first, vmax=2.0)[0] == colours(second, vmax=2.0)[0]
+    assert colours(second, vmax=2.0)[1] == colours([[2.0]], vmax=2.0)[0]  # no darker than vmax
+
+
 def test_an_unknown_name_is_answered_by_name():
     import qwenlab.teach
 

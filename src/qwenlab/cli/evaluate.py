@@ -27,7 +27,10 @@ Level = Annotated[str | None, typer.Option(help="Only problems of this level.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Use only the first N of those problems.")]
 Output = Annotated[
     Path | None,
-    typer.Option(help="Keep the records in this folder; the same command resumes there."),
+    typer.Option(
+        help="Keep the records in this folder; the same command resumes there, and more problems "
+        "or samples extend the run."
+    ),
 ]
 
 

@@ -108,7 +108,10 @@ def table(
 def peers(
     model: Annotated[
         str | None,
-        typer.Option(help='A shipped model ("tiny"), a folder (./name) or a hub id (owner/name).'),
+        typer.Option(
+            help='A shipped model ("tiny"), a folder (./name) or a hub id (owner/name).',
+            show_default=f"{options.TINY}, unless a shape is given",
+        ),
     ] = None,
     shape: Annotated[
         str | None, typer.Option(help="Instead of a model: random weights of shape 0.6b or 0.8b.")
@@ -129,6 +132,8 @@ def peers(
     """Measure speed beside transformers. Prints tables, then the same data as one line of JSON."""
     from qwenlab import bench
 
+    if model is None and shape is None:
+        model = options.TINY
     sizes = whole_numbers(batch, "--batch")
     lengths = whole_numbers(prefill, "--prefill")
     wanted = Threads(threads)

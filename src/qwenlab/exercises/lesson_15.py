@@ -50,6 +50,10 @@ EXERCISES["rows-that-fit"] = Exercise(
     cases=_devices,
     mistakes=(
         (
+            lambda *given: max(1, rows_that_fit(*given)),
+            "where not even one row fits, the answer is 0.",
+        ),
+        (
             lambda device, weights, token, fixed, moment, context: (
                 (device - weights) // (fixed + context * token + moment)
             ),
@@ -62,6 +66,24 @@ EXERCISES["rows-that-fit"] = Exercise(
         (
             _with_row(lambda token, fixed, moment, context: fixed + context * token),
             "each row also needs what lives for a moment, or the run ends at its first large pass.",
+        ),
+        (
+            _with_row(lambda token, fixed, moment, context: context * token),
+            "a row takes more than its cache: its tables, and what lives for a moment.",
+        ),
+        (
+            _with_row(lambda token, fixed, moment, context: fixed + context * (token + moment)),
+            "`moment` is a row's, whatever its tokens are.",
+        ),
+        (
+            lambda device, weights, token, fixed, moment, context: (
+                max(0, device - weights - fixed - moment) // (context * token)
+            ),
+            "each row has tables and a moment of its own. Only the weights are shared.",
+        ),
+        (
+            lambda device, weights, *rest: rows_that_fit(device - 1, weights, *rest),
+            "a row that fits to the last byte fits.",
         ),
         (
             _with_row(lambda token, fixed, moment, context: context * token + moment),
@@ -121,12 +143,12 @@ def _shape(layers: int, heads: int, kv_heads: int, head_dim: int) -> dict:
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
         "head_dim": head_dim,
-        "hidden_size": heads * head_dim // 2 + 1,
+        "hidden_size": 3 * heads * head_dim // 4 + 1,  # not heads * head_dim, as in Qwen3
     }
 
 
 def _batches() -> Cases:
-    yield "four query heads to a key/value head", (500, _shape(5, 8, 2, 4), 6, 8, 4)
+    yield "four query heads to a key/value head", (500, _shape(5, 12, 3, 4), 6, 8, 4)
     yield "no grouped heads", (500, _shape(3, 4, 4, 4), 5, 7, 2)
     yield "two query heads to a key/value head", (500, _shape(3, 4, 2, 4), 5, 7, 4)
     yield "one row", (500, _shape(2, 6, 2, 4), 1, 9, 2)
@@ -155,6 +177,16 @@ def _tokens_of(numbers: Callable) -> Callable:
     )
 
 
+def _by_groups(config: dict) -> int:
+    shared = config["num_attention_heads"] // config["num_key_value_heads"]
+    return _token(config) // config["num_key_value_heads"] * shared
+
+
+def _narrower_heads(config: dict) -> int:
+    width = config["hidden_size"] // config["num_attention_heads"]
+    return _token(config) // config["head_dim"] * width
+
+
 EXERCISES["batch-bytes"] = Exercise(
     batch_bytes,
     results=("bytes",),
@@ -176,6 +208,21 @@ EXERCISES["batch-bytes"] = Exercise(
         (
             _tokens_of(lambda config: 2 * config["num_hidden_layers"] * config["hidden_size"]),
             "keys and values are not as wide as hidden_size: num_key_value_heads * head_dim.",
+        ),
+        (
+            _tokens_of(_by_groups),
+            "heads divided by heads is how many query heads share a key/value head, not how many "
+            "of these there are.",
+        ),
+        (
+            _tokens_of(_narrower_heads),
+            "a head is head_dim wide. In Qwen3 that is not hidden_size / num_attention_heads.",
+        ),
+        (
+            lambda weights, config, rows, context, size: batch_bytes(
+                weights, config, rows, min(1, context), size
+            ),
+            "that is one token of each row. A row holds `context` of them.",
         ),
         (
             _tokens_of(lambda config: _token(config) // config["num_hidden_layers"]),
@@ -260,6 +307,12 @@ def _keeping(holds: Callable) -> Callable:
     return wrong
 
 
+def _unbounded_below(once: float, own: float, each: float, patience: float, fits: int) -> int:
+    """Divides instead of trying, and forgets that nothing may be left."""
+    by_reading = fits if own == 0 else (patience - once) // own
+    return int(min(fits, by_reading, patience // each))
+
+
 EXERCISES["rows-in-budget"] = Exercise(
     rows_in_budget,
     results=("rows",),
@@ -291,6 +344,20 @@ EXERCISES["rows-in-budget"] = Exercise(
             "more rows than fit in memory: never more than `fits`.",
         ),
         (
+            _unbounded_below,
+            "where even one row is too slow, the answer is 0, not a negative number of rows.",
+        ),
+        (
+            _keeping(lambda once, own, each, patience, rows: rows * (once + own) <= patience),
+            "the weights are read once a step, not once for each row.",
+        ),
+        (
+            lambda once, own, each, patience, fits: rows_in_budget(
+                once, own, each, patience, fits - 1
+            ),
+            "as many rows as fit may run. `range(1, fits)` ends one too early.",
+        ),
+        (
             lambda *given: max(1, rows_in_budget(*given)),
             "where even one row is too slow, the answer is 0.",
         ),
@@ -305,6 +372,12 @@ EXERCISES["rows-in-budget"] = Exercise(
         (
             lambda once, own, each, patience, fits: rows_in_budget(0.0, own, each, patience, fits),
             "reading the weights takes `once` seconds of every step.",
+        ),
+    ),
+    rules=(
+        (
+            "rows",
+            lambda value: "a number of rows is whole: round down." if float(value) % 1 else None,
         ),
     ),
 )

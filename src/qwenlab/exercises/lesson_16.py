@@ -83,6 +83,19 @@ def _row_by_row(x: Tensor, rows: int, product: Callable) -> Tensor:
     return torch.cat([product(row) for row in x.split(1)])
 
 
+def _whole_pieces_only(x: Tensor, rows: int, product: Callable) -> Tensor:
+    return fixed_rows(x, rows, product)[: len(x) // rows * rows]
+
+
+def _so_many_pieces(x: Tensor, rows: int, product: Callable) -> Tensor:
+    """`chunk` where `split` is meant."""
+    pieces = []
+    for piece in x.chunk(rows):
+        filled = F.pad(piece, (0, 0, 0, max(0, rows - len(piece))))
+        pieces.append(product(filled)[: len(piece)])
+    return torch.cat(pieces)
+
+
 EXERCISES["fixed-rows"] = Exercise(
     fixed_rows,
     results=("out",),
@@ -104,6 +117,14 @@ EXERCISES["fixed-rows"] = Exercise(
         (
             _zeros_in_front,
             "you filled up in front, and then kept the first rows: those are the filling.",
+        ),
+        (
+            _whole_pieces_only,
+            "the rows of the last piece are missing. Fill it up rather than leave it out.",
+        ),
+        (
+            _so_many_pieces,
+            "`x.chunk(rows)` makes `rows` pieces; `x.split(rows)` makes pieces of `rows` rows.",
         ),
         (_first_piece_only, "only the first piece is there. Go on with the rest of the rows."),
         (
@@ -131,6 +152,7 @@ def _logits() -> Cases:
             [2.0, 2.0, 0.0, 1.0],  # a tie
             [-7.0, 1.0, 1.75, -12.0],  # 0.75
             [3.0, 2.5, 2.75, -1.0],  # 0.25, and the mean is near
+            [9.0, 8.75, -9.0, -9.0],  # 0.25, and the mean is far
         ]
     )
     yield "margins on each side of twice the move", (rows, 1.0)
@@ -188,6 +210,14 @@ EXERCISES["may-flip"] = Exercise(
             "exactly twice is enough for a tie, and a tie may go either way.",
         ),
         (
+            lambda logits, moved: _margin(logits) <= moved / 2,
+            "the other way: the margin may be as large as TWICE what one logit moves.",
+        ),
+        (
+            lambda logits, moved: logits.sort(-1).values.diff()[:, 0] <= 2 * moved,
+            "`sort` begins with the lowest, and these are the two lowest logits.",
+        ),
+        (
             lambda logits, moved: logits.amax(-1) - logits.amin(-1) <= 2 * moved,
             "you took the lowest logit. Only the second best can overtake the best.",
         ),
@@ -243,7 +273,7 @@ def count_flips(first: Callable, second: Callable, prompt: list[int], steps: int
 
 
 def _machines() -> Cases:
-    yield "a few flips", (Machine(0), Machine(3), [3, 1, 4], 12)
+    yield "a few flips", (Machine(0), Machine(4), [3, 7, 3, 3], 20)
     yield "no flip", (Machine(0), Machine(0), [5], 8)
     yield "no step", (Machine(0), Machine(2), [5], 0)
     draw = random.Random(10)
@@ -272,8 +302,40 @@ def _until_the_first(first: Callable, second: Callable, prompt: list[int], steps
     return min(1, count_flips(first, second, prompt, steps))
 
 
+def _step_of_the_first(first: Callable, second: Callable, prompt: list[int], steps: int) -> int:
+    said = _answer(first, prompt, steps)
+    pairs = zip(said, _answer(second, prompt, steps), strict=True)
+    return next((step for step, (one, other) in enumerate(pairs) if one != other), steps)
+
+
 def _follows_the_second(first: Callable, second: Callable, prompt: list[int], steps: int) -> int:
     return count_flips(second, first, prompt, steps)
+
+
+def _appending(new: Callable) -> Callable:
+    """Asks both models about one list, but goes on with new(first's token, second's token)."""
+
+    def wrong(first: Callable, second: Callable, prompt: list[int], steps: int) -> int:
+        ids = list(prompt)
+        flips = 0
+        for _ in range(steps):
+            token = first(ids)
+            other = second(ids)
+            flips += int(token != other)
+            ids = [*ids, *new(token, other)]
+        return flips
+
+    return wrong
+
+
+def _from_place(start: Callable) -> Callable:
+    """Compares the finished text from place start(prompt) on."""
+
+    def wrong(first: Callable, second: Callable, prompt: list[int], steps: int) -> int:
+        ids = prompt + _answer(first, prompt, steps)
+        return sum(second(ids[:place]) != ids[place] for place in range(start(prompt), len(ids)))
+
+    return wrong
 
 
 def _agreeing(first: Callable, second: Callable, prompt: list[int], steps: int) -> int:
@@ -306,12 +368,36 @@ EXERCISES["count-flips"] = Exercise(
     cases=_machines,
     mistakes=(
         (
+            _from_place(lambda prompt: len(prompt) + 1),
+            "the first new token counts as well. Both models know the prompt.",
+        ),
+        (
             _each_alone,
             "each model goes on from its own token, so after one flip nothing is comparable. Give "
             "the second model what the first one said.",
         ),
         (_until_the_first, "you stop at the first flip. Go on from the first model's token."),
+        (
+            _step_of_the_first,
+            "that is the step of the first flip. Go on from the first model's token, and count.",
+        ),
         (_follows_the_second, "you go on from the second model's token. The first one leads."),
+        (
+            _appending(lambda token, other: [token] if token == other else []),
+            "append the first model's token in every step, after a flip as well.",
+        ),
+        (
+            _appending(lambda token, other: [token, other]),
+            "one token a step: the first model's, and not the second's too.",
+        ),
+        (
+            _from_place(lambda prompt: 1),
+            "the prompt was given, so nobody can flip in it. Begin with the first new token.",
+        ),
+        (
+            lambda *given: count_flips(*given) / max(1, given[-1]),
+            "that is a share of the steps. Give their number.",
+        ),
         (_agreeing, "you counted the steps at which they agree."),
         (_without_the_prompt, "the second model has not read the prompt."),
         (

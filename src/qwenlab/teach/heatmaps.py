@@ -161,13 +161,14 @@ def heatmap(
     marked: Iterable[Sequence[int]] = (),
     faint: Iterable[int] = (),
     focus: bool = False,
+    vmax: float | None = None,
 ) -> Heatmap:
     """Draws a matrix: rows are requests, columns are positions, steps or keys.
 
     values: (R, C) tensor, array or nested lists. bool: a mask, True (may attend, real) light and
     False dark. int or str: tokens, ids or positions, as filled cells with their text. float:
-    numbers on a scale from 0 to the largest absolute value; NaN and -inf are written out, the
-    latter on a dark cell.
+    numbers on a scale from 0 to the largest absolute value, or to `vmax`, which pictures that are
+    compared should share; NaN and -inf are written out, the latter on a dark cell.
     rows, columns: R and C labels (default: 0, 1, 2, ...). pads: (R, C) bool, True = this cell is a
     pad (hatched). texts: (R, C) words that stand in the cells in place of their values, such as why
     a pair is masked. alt: one sentence for readers who cannot see it (default: the title and the
@@ -187,7 +188,8 @@ def heatmap(
     largest = 0
     if any(isinstance(value, float) for value in chain.from_iterable(values)):
         values = [list(map(float, row)) for row in values]
-        largest = max(map(abs, filter(math.isfinite, chain.from_iterable(values))), default=0)
+        finite = filter(math.isfinite, chain.from_iterable(values))
+        largest = max(map(abs, finite), default=0) if vmax is None else vmax
     cells = []
     for row, pad_row in zip(values, pads, strict=True):
         cells.append([_cell(v, pad, largest) for v, pad in zip(row, pad_row, strict=True)])
@@ -204,7 +206,8 @@ def _cell(value: Any, pad: bool, largest: float) -> Cell:
             return Cell("NaN", "n")  # even at a pad: NaN must be seen
         if value == -math.inf:
             return Cell("-inf", "p" if pad else "m")
-        level = 100 if value == math.inf else round(100 * abs(value) / largest) if largest else 0
+        share = min(1.0, abs(value) / largest) if largest else 0.0
+        level = 100 if value == math.inf else round(100 * share)
         return Cell(_number(value), "p" if pad else "g" if value < 0 else "v", level)
     if isinstance(value, bool):
         return Cell(str(int(value)), "p" if pad else "a" if value else "m")
