@@ -72,7 +72,8 @@ class Server:
         if name not in named and len(named) != 1:
             known = ", ".join(map(str, named)) or "none"
             raise EndpointError(f"{self.url}: serves {known}, expected {name} or a single model")
-        self.model, served = (name, named[name]) if name in named else next(iter(named.items()))
+        self.model = name if name in named else next(iter(named))
+        served = named[self.model]
         self.engine = str(served.get("owned_by", "unknown"))
         context = served.get("max_model_len")
         self.context = context if isinstance(context, int) else None
@@ -90,8 +91,7 @@ class Server:
         lacking = []
         body = self.body(request, ids=True) | {"max_tokens": 1, "temperature": 0.0}
         try:
-            reply = self.call("POST", "/v1/completions", body)
-            choice = only_choice(reply, self.url)
+            reply, choice = self.complete(body)
             if prompt_tokens(reply, choice) != len(request.prompt):
                 lacking.append("prompts as token ids")
             if not isinstance(choice.get("token_ids"), list):
@@ -119,8 +119,8 @@ class Server:
         body = self.body(request, ids=False) | {"max_tokens": PROBE_TOKENS}
         text = ""
         if not opens_thinking(self.tokenizer, request.prompt):
-            reply = self.call("POST", "/v1/completions", body)
-            text = str(only_choice(reply, self.url).get("text"))
+            _, choice = self.complete(body)
+            text = str(choice.get("text"))
         if not text.lstrip().startswith(OPEN):
             raise EndpointError(
                 f"{without}, and its text doesn't show {OPEN}, so an unfinished thought could be "
@@ -134,18 +134,17 @@ class Server:
         body |= {"temperature": PROBE_TEMPERATURE, "top_k": -1, "top_p": 1.0}
         answers = []
         for _ in range(2):
-            reply = self.call("POST", "/v1/completions", body)
-            answers.append(only_choice(reply, self.url).get("token_ids"))
+            _, choice = self.complete(body)
+            answers.append(choice.get("token_ids"))
         return answers[0] != answers[1]
 
     def answer(self, request: Request) -> None:
         """Fills in the output of `request`. Raises EndpointError for a reply that can't be its
         answer, and Unavailable if there is none."""
         seconds = ANSWER_SECONDS + TOKEN_SECONDS * request.max_tokens
-        body = self.body(request, self.sends_ids)
-        reply = self.call("POST", "/v1/completions", body, seconds)
+        reply, choice = self.complete(self.body(request, self.sends_ids), seconds)
         try:
-            output = self.output(request, reply)
+            output = self.output(request, reply, choice)
         except EndpointError as problem:
             reason = f"{self.url}: request {request.index}: {problem}"
             raise failure(EndpointError(reason)) from None
@@ -174,9 +173,8 @@ class Server:
         body |= {"stop_token_ids": sorted(request.stop_ids), "logprobs": 1}
         return body | {"return_token_ids": True}
 
-    def output(self, request: Request, reply: dict) -> RequestOutput:
+    def output(self, request: Request, reply: dict, choice: dict) -> RequestOutput:
         """The output in a reply. Raises EndpointError in words about the reply alone."""
-        choice = only_choice(reply)
         reason = choice.get("finish_reason")
         if reason in ("abort", None):  # a server that shuts down
             raise Unavailable(f"an answer without an end (finish_reason {reason!r})")
@@ -235,6 +233,14 @@ class Server:
         stop_id = min(request.stop_ids, default=None) if reason == "stop" else None
         return RequestOutput(request.index, request.prompt, ids, [nan] * many, stop_id, reason)
 
+    def complete(self, body: dict, seconds: float = ANSWER_SECONDS) -> tuple[dict, dict]:
+        """The reply to a completion, and the one choice in it."""
+        reply = self.call("POST", "/v1/completions", body, seconds)
+        choices = reply.get("choices")
+        if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
+            raise failure(EndpointError(f"{self.url}: expected a reply with one choice"))
+        return reply, choices[0]
+
     def call(
         self, method: str, path: str, body: dict | None = None, seconds: float = ANSWER_SECONDS
     ) -> dict:
@@ -286,13 +292,6 @@ def checked_url(url: str) -> str:
 def api_seed(rng_key: tuple[int, int, int]) -> int:
     """One seed for each request, in 48 bits, which every JSON reader keeps exactly."""
     return int(sha256(repr(rng_key).encode()).hexdigest()[:12], 16)
-
-
-def only_choice(reply: dict, url: str = "") -> dict:
-    choices = reply.get("choices")
-    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
-        raise EndpointError(f"{url}: ".removeprefix(": ") + "expected a reply with one choice")
-    return choices[0]
 
 
 def prompt_tokens(reply: dict, choice: dict) -> int | None:
