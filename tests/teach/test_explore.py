@@ -32,7 +32,8 @@ def grid(pads, side):
 
 
 def texts(html):
-    return [td.text for td in BeautifulSoup(html, "html.parser").find_all("td")]
+    """Of the cells of a picture's rows; its head has one that is empty, in the corner."""
+    return [td.text for td in BeautifulSoup(html, "html.parser").select("tbody td")]
 
 
 # --- the page ---
