@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TESTS := OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help book test test-all test-other lab read repository clean distclean
+.PHONY: help book test test-all test-other lab read new-lesson repository clean distclean
 
 help: ## list the targets
 	@echo "qwenlab: the targets of this Makefile"
@@ -58,6 +58,9 @@ lab: $(VENV)/book.stamp ## open JupyterLab on the first lesson
 
 read: $(VENV)/created ## print the order in which to read the library
 	@$(PYTHON) scripts/reading_order.py
+
+new-lesson: $(VENV)/book.stamp ## start a lesson of your own: NAME=17-my-lesson TITLE="My lesson"
+	@$(PYTHON) scripts/new_lesson.py "$$NAME" "$$TITLE"
 
 repository: $(VENV)/created ## set the course's address: URL=https://host/owner/repo BRANCH=main (URL= removes it)
 	@$(if $(filter undefined,$(origin URL)),echo "Say which address: make repository URL=https://host/owner/repo BRANCH=main" >&2; exit 2)

@@ -54,7 +54,7 @@ def kept_by_the_book(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode |
 
 @cache
 def hash_of_this_library() -> str:
-    return library_hash(Path(qwenlab.__file__).parent)
+    return library_hash(Path(qwenlab.__file__).parent, ROOT / "notebooks")
 
 
 def run(notebook: nbformat.NotebookNode, path: Path) -> None:

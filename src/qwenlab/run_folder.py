@@ -20,7 +20,7 @@ from qwenlab.files import PART, write_folder, write_whole
 from qwenlab.fingerprints import taken_apart
 
 SETTINGS = "run.json"
-LOCK = "run.lock"  # empty; stays when the run has ended
+LOCK = "run.lock"  # empty; on some systems it stays when the run has ended
 # The kinds of a record's fields, as error messages name them.
 FLAG = "true or false"
 WHOLE = "a whole number of at least 0"

@@ -336,8 +336,9 @@ def test_this_machine_is_measured():
 # --- the package ---
 
 
-def test_what_bench_offers_are_functions_and_classes():
-    assert all(callable(getattr(bench, name)) for name in bench.__all__)
+def test_what_bench_offers_are_functions_classes_and_tables():
+    offered = [getattr(bench, name) for name in bench.__all__]
+    assert all(callable(each) or isinstance(each, dict) for each in offered)
     assert not {name for name in bench.__all__ if f"qwenlab.bench.{name}" in sys.modules}
 
 

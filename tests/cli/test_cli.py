@@ -404,8 +404,13 @@ def test_a_model_that_is_not_there(run):
     assert refused(run, "generate", "--model", "./nowhere", "p.txt").startswith(
         "no checkpoint './nowhere'"
     )
-    assert "--model" in refused(run, "generate", "p.txt")
     assert "sing" in refused(run, "sing")
+
+
+def test_without_a_name_the_model_is_tiny(run):
+    write("p.txt", "a\n")
+    code, _, err = run("generate", "p.txt", "--max-new-tokens", 1)
+    assert code == 0 and err.startswith("qwenlab: tiny, float32")
 
 
 def test_a_failure_that_is_not_the_users_is_one_line_and_status_1(run, model, monkeypatch):

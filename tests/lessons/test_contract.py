@@ -154,6 +154,7 @@ def whole_lesson():
         new_markdown_cell("## The failure\n\nWords."),
         new_markdown_cell("## The cure\n\n> **In transformers.** An argument does it."),
         new_markdown_cell("## The price\n\nWords."),
+        cell("explore(draw, rows=range(3))", folded=True, id="explore"),
         new_markdown_cell("## Exercises"),
     ]
     for number in (1, 2):
@@ -190,6 +191,7 @@ def test_a_whole_lesson_keeps_the_contract(tmp_path):
         ("about", "1 minutes to read", "2 minutes to read", "expected '*Time:* 1"),
         ("about", "10 minutes for", "12 minutes for", "10 minutes for the exercises"),
         ("about", "- **say** it.", "", "2 bullets"),
+        ("explore", "explore(draw, rows=range(3))", "draw(3)", "no cell that ends in explore"),
         ("load", "# @title Words", "# words", "load: folded, without a first line"),
         ("quiz-2", "Question 2\n", "Question 3\n", "Question 2"),
         ("quiz-2", ', ("Never.", "Always.")', "", "1 wrong choices"),

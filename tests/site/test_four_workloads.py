@@ -100,7 +100,7 @@ def test_rollouts_have_the_reward_of_their_answer(page):
     rewards = [float(answer == names["GOLD"]) for _, answer in names["samples"]]
     assert rewards == names["rewards"] and 0 < sum(rewards) < len(rewards)
     for label, reward in zip(page.pictures["GRPO"].rows, rewards, strict=True):
-        assert label.startswith(f"reward {reward:.0f} ")
+        assert label.startswith(f"{reward:.0f} (")
 
 
 def test_every_picture_says_what_it_shows(page):
@@ -110,7 +110,7 @@ def test_every_picture_says_what_it_shows(page):
 
 
 def test_memory_is_what_the_plan_says(page):
-    table = page.table("rows in 8 GiB")
+    table = page.table("rows in 8")
     config = Config.from_dict(page.names["SHAPE"])
     for size, told in zip((8, 24, 80), table["evaluation"][2:], strict=True):
         plan = memory_plan(config, size * 2**30, page.names["CONTEXT"], "bfloat16")

@@ -1,4 +1,4 @@
-"""What the instructors' page says of models and widgets of one's own holds: its example is put into
+"""What the page for authors says of models and widgets of one's own holds: its example is put into
 place, on a random checkpoint, and opened."""
 
 import json
@@ -17,7 +17,7 @@ from qwenlab.model.model import Model
 from qwenlab.model.weights import save_weights
 from qwenlab.teach import in_page
 
-PAGE = (Path(__file__).parents[2] / "book" / "teach.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "book" / "own-lesson.md").read_text(encoding="utf-8")
 
 
 def random_checkpoint(folder: Path, like: str) -> Path:

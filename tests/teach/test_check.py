@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from helpers import WITHOUT
 
 from qwenlab import combined_mask, exercises, left_pad, position_ids
 from qwenlab.teach import check
@@ -82,6 +83,7 @@ def test_a_kind_of_case_is_not_called_right_and_wrong_at_once():
     assert "random batches" not in right and labels[0] in right
 
 
+@pytest.mark.skipif("float64" in WITHOUT, reason="its mode stands between the line and torch")
 def test_an_exception_comes_with_the_reader_s_own_line():
     answer = check("left-pad", raises)
     assert re.search(r"In line \d+ of your code: return \{\}\[pad_id\]", repr(answer))

@@ -329,7 +329,7 @@ class App:
     """As much of Sphinx as the extension uses."""
 
     def __init__(self, cache):
-        self.events, self.outdir = {}, cache.parent / "html"
+        self.events, self.srcdir, self.outdir = {}, cache.parent, cache.parent / "html"
         self.config = SimpleNamespace(
             nb_execution_cache_path=str(cache),
             qwenlab_moved={},
@@ -380,14 +380,17 @@ def test_a_page_at_an_old_address_leads_to_the_new_one(tmp_path):
     assert 'href="book/new.html"' in (app.outdir / "old.html").read_text(encoding="utf-8")
 
 
-def test_executed_cells_are_kept_until_the_library_changes(monkeypatch, tmp_path):
+@pytest.mark.parametrize("place", ["qwenlab", "notebooks"])
+def test_executed_cells_are_kept_until_the_library_changes(monkeypatch, tmp_path, place):
+    """Or a module beside the notebooks."""
     library, app = tmp_path / "qwenlab", App(tmp_path / "cache")
-    library.mkdir()
+    for folder in (library, tmp_path / "notebooks"):
+        folder.mkdir()
     monkeypatch.setattr(sphinx_page, "LIBRARY", library)
     sphinx_page.drop_stale_cache(app, app.config)
     (tmp_path / "cache" / "executed").write_text("cells", encoding="utf-8")
     sphinx_page.drop_stale_cache(app, app.config)
     assert (tmp_path / "cache" / "executed").exists()
-    (library / "new.py").write_text("x = 1", encoding="utf-8")
+    (tmp_path / place / "new.py").write_text("x = 1", encoding="utf-8")
     sphinx_page.drop_stale_cache(app, app.config)
     assert not (tmp_path / "cache" / "executed").exists()

@@ -1,6 +1,7 @@
 """What `teach.check` knows of each lesson's exercises: solutions, cases, known mistakes, hints.
 
-There is one file per lesson, `lesson_01.py` onwards; only the lesson asked for is loaded.
+There is one file per lesson, `lesson_01.py` onwards; only the lesson asked for is loaded. Those
+that `teach.exercise` defines, beside a lesson of somebody's own, are kept for this process.
 """
 
 import random
@@ -52,18 +53,33 @@ LESSONS = {
 }
 
 
+_OWN: dict[str, Exercise] = {}  # defined in this process
+
+
 def random_numbers(draw: random.Random, most: int, highest: int, fewest: int = 1) -> list[int]:
     """From `fewest` to `most` whole numbers between 1 and `highest`, for random cases."""
     return [draw.randint(1, highest) for _ in range(draw.randint(fewest, most))]
 
 
 def names() -> list[str]:
-    """The names of all exercises, sorted."""
-    return sorted(chain.from_iterable(LESSONS.values()))
+    """The names of all exercises that there are in this process, sorted."""
+    return sorted({*chain.from_iterable(LESSONS.values()), *_OWN})
+
+
+def keep(name: str, exercise: Exercise) -> None:
+    """Makes `find` know an exercise, in place of an earlier one kept under its name.
+
+    Raises ValueError for a name that a lesson of the course has.
+    """
+    if name in chain.from_iterable(LESSONS.values()):
+        raise ValueError(f"exercise {name!r}: a lesson of the course has one of this name")
+    _OWN[name] = exercise
 
 
 def find(name: str) -> Exercise:
     """The exercise `name`. Raises KeyError if there is none."""
+    if name in _OWN:
+        return _OWN[name]
     for lesson, exercises in LESSONS.items():
         if name in exercises:
             return import_module(f"qwenlab.exercises.lesson_{lesson:02}").EXERCISES[name]

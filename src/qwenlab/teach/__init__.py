@@ -1,6 +1,6 @@
 """What lessons show and how answers are checked: heatmap, timeline, fixed_slots, curve,
-side_by_side, image, explore, page_model, check, quiz, stored; and what many lessons do: ask, shown,
-until_stop, compare, difference, speed_verdict.
+side_by_side, image, explore, page_model, check, exercise, quiz, stored; and what many lessons do:
+ask, shown, until_stop, compare, difference, speed_verdict.
 
 Nothing heavy is loaded here: only the calls that need matplotlib or ipywidgets import them.
 """
@@ -14,6 +14,7 @@ _HOME = {
     "compare": "lesson_tools",
     "curve": "curves",
     "difference": "lesson_tools",
+    "exercise": "own_exercises",
     "explore": "exploring",
     "fixed_slots": "timelines",
     "heatmap": "heatmaps",

@@ -1,6 +1,7 @@
 """`check`: runs a reader's function on hand-made and random cases and reports at once.
 
-The exercises, with their cases and the mistakes that people make, are in `qwenlab.exercises`.
+The exercises of the course, with their cases and the mistakes that people make, are in
+`qwenlab.exercises`; `exercise` defines others (own_exercises.py).
 """
 
 import copy
@@ -40,6 +41,7 @@ class Answer(Html):
 
     def __init__(self, ok: bool, lines: list[str], pictures: Sequence = ()) -> None:
         self.ok = ok
+        self.lines = lines
         html = ""
         for line in lines:
             html += f"<p>{escape(line)}</p>"
@@ -65,7 +67,11 @@ def check(name: str, answer: Callable | None) -> Answer:
         )
     if _is_the_library_s(answer):
         return Answer(False, [f"{name}: that is the library's own function. Write yours."])
-    exercise = exercises.find(name)
+    return verdict_on(answer, name, exercises.find(name))
+
+
+def verdict_on(answer: Callable, name: str, exercise: Exercise) -> Answer:
+    """What is right about an answer, case by case up to the first that fails."""
     passed = []
     count = 0
     for label, arguments in exercise.cases():
@@ -109,8 +115,8 @@ def _run(exercise: Exercise, arguments: tuple, answer: Callable) -> Verdict:
             f"Your function changed its own input, {shown}.",
             "Hint: the caller still needs its own; copy it.",
         ], []
-    expected = _tuple(exercise.solution(*copy.deepcopy(arguments)))
-    if len(expected) == 1:  # a list is one value here
+    expected = values_of(exercise, exercise.solution(*copy.deepcopy(arguments)))
+    if len(exercise.results) == 1:  # a list is one value here
         theirs = (theirs,)
     elif not isinstance(theirs, (tuple, list)) or len(theirs) != len(expected):
         due = f"Expected {len(expected)} values back, {' and '.join(exercise.results)}"
@@ -192,7 +198,7 @@ def _differ(triple: tuple) -> bool:
 def _hint(exercise: Exercise, arguments: tuple, expected: tuple, theirs: tuple) -> str | None:
     """The hint of the first mistake with this very output, or else of the first broken rule."""
     for wrong, hint in exercise.mistakes:
-        output = _tuple(wrong(*copy.deepcopy(arguments)))
+        output = values_of(exercise, wrong(*copy.deepcopy(arguments)))
         if same(output, theirs) and not same(output, expected):
             return hint
     results = dict(zip(exercise.results, theirs, strict=True))
@@ -203,8 +209,10 @@ def _hint(exercise: Exercise, arguments: tuple, expected: tuple, theirs: tuple) 
     return None
 
 
-def _tuple(value: Any) -> tuple:
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+def values_of(exercise: Exercise, returned: Any) -> tuple:
+    """What a function returned, value by value: a list is one value where one is due."""
+    several = len(exercise.results) > 1 and isinstance(returned, (tuple, list))
+    return tuple(returned) if several else (returned,)
 
 
 def _pictures(result: str, right: Any, other: Any) -> list[Html]:

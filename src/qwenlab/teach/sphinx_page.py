@@ -4,7 +4,7 @@ older library, and redirects old addresses.
 - While the book is built, kernels inherit QWENLAB_PAGE, so that `explore` writes every state into
   the page, and compute with one thread, because several make the tiny models slower.
 - jupyter-cache keeps executed cells and looks at the notebooks only. When the library has changed
-  since, the cache is dropped and every page is read again.
+  since, or a module beside the notebooks, the cache is dropped and every page is read again.
 - `qwenlab_moved` in _config.yml maps the old places of pages to the new ones. A small page at each
   old address redirects to the new one. So does the site's own address, index.html: the page that
   Jupyter Book writes there names no icon, and some browsers then ask for one that isn't there.
@@ -72,7 +72,7 @@ def setup(app: "Sphinx") -> dict[str, bool]:
 
 def drop_stale_cache(app: "Sphinx", config: "Config") -> None:
     """Removes executed cells that another version of the library produced."""
-    config.qwenlab_library = library_hash(LIBRARY)
+    config.qwenlab_library = library_hash(LIBRARY, Path(app.srcdir) / "notebooks")
     cache = Path(config.nb_execution_cache_path or Path(app.outdir).parent / ".jupyter_cache")
     key = cache / "qwenlab-library"
     if not key.exists() or key.read_text(encoding="utf-8") != config.qwenlab_library:
@@ -124,11 +124,14 @@ def write_page_models(app: "Sphinx", error: Exception | None) -> None:
         )
 
 
-def library_hash(folder: Path) -> str:
-    """A hash of the names and contents of all files of the library, sources and checkpoints."""
+def library_hash(folder: Path, notebooks: Path) -> str:
+    """A hash of the names and contents of all files of the library, sources and checkpoints, and of
+    the modules beside the notebooks."""
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            digest.update(f"{path.relative_to(folder).as_posix()} {path.stat().st_size}\n".encode())
-            digest.update(path.read_bytes())
+    for root, pattern in ((folder, "**/*"), (notebooks, "*.py")):
+        for path in sorted(root.glob(pattern)):
+            if path.is_file() and "__pycache__" not in path.parts:
+                name = path.relative_to(root).as_posix()
+                digest.update(f"{name} {path.stat().st_size}\n".encode())
+                digest.update(path.read_bytes())
     return digest.hexdigest()
