@@ -275,7 +275,8 @@ def test_python_is_formatted_and_free_of_lint():
             text=True,
             encoding="utf-8",
         )
-        assert run.returncode == 0, run.stdout + run.stderr
+        told = f"ruff {' '.join(command)} (ruff format mends the layout):\n"
+        assert run.returncode == 0, told + run.stdout + run.stderr
 
 
 AMERICAN = re.compile(

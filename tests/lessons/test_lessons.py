@@ -13,6 +13,7 @@ import nbformat
 import pytest
 import torch
 from executed import NOTEBOOKS, executed, run, text_of
+from nbclient.exceptions import CellExecutionError
 
 from qwenlab.bench.timing import machine_name
 
@@ -128,7 +129,13 @@ def test_any_cell_runs_again_in_any_order(path, monkeypatch):
     probe = nbformat.v4.new_code_cell(PROBE.replace("STUBS", repr(checks(codes))))
     copies = [nbformat.v4.new_code_cell(cell.source, metadata=cell.metadata) for cell in again]
     notebook.cells = [*codes, *copies, probe]
-    run(notebook, path)
+    try:
+        run(notebook, path)
+    except CellExecutionError as error:
+        pytest.fail(
+            "a cell fails when it runs again, after others: does it change what it starts from, or "
+            f"do two cells give one name to different things?\n{error}"
+        )
     found = json.loads(text_of(notebook.cells[-1]).split("probe")[1])
     assert found["memory"] < MOST_MEMORY, f"{found['memory'] / 1e9:.2f} GB"
     assert found["figures"] == 0

@@ -33,6 +33,7 @@ def grid(pads, side):
 
 
 def texts(html):
+    """Of the cells of a picture's rows; its head has one that is empty, in the corner."""
     return [td.text for td in BeautifulSoup(html, "html.parser").select("tbody td")]
 
 
