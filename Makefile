@@ -5,6 +5,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 PIP := $(PYTHON) -m pip --disable-pip-version-check
 SITE := _build/html/index.html
+FIRST := notebooks/01-why-batch.ipynb
 
 # ipywidgets 7.7 is what Colab ships. For `make test-all` it gets an environment of its own, which sees all of .venv
 # beneath it.
@@ -51,8 +52,9 @@ test-other: $(VENV)/test.stamp ## run the tests without what Windows lacks, and 
 	@echo "==> Running the tests as on other systems (tests/without/simulated.py)"
 	@QWENLAB_WITHOUT=posix,float64 $(TESTS) $(ARGS)
 
-lab: $(VENV)/book.stamp ## open JupyterLab on the notebooks
-	@$(PYTHON) -m jupyterlab notebooks
+lab: $(VENV)/book.stamp ## open JupyterLab on the first lesson
+	@# It serves this whole folder: lessons link to pages in book/.
+	@$(PYTHON) -m jupyterlab --LabApp.default_url=/lab/tree/$(FIRST)
 
 read: $(VENV)/created ## print the order in which to read the library
 	@$(PYTHON) scripts/reading_order.py

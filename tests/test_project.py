@@ -203,6 +203,19 @@ def test_every_make_command_in_the_prose_exists():
         assert set(commands) <= targets, path.name
 
 
+def test_make_lab_serves_the_whole_course_and_opens_a_lesson():
+    recipes = (ROOT / "Makefile").read_text(encoding="utf-8")
+    first = re.search(r"^FIRST := (.*)$", recipes, re.MULTILINE)[1]
+    command = re.search(r"-m jupyterlab (.*)$", recipes, re.MULTILINE)[1]
+    assert command == "--LabApp.default_url=/lab/tree/$(FIRST)"  # no folder: the one of Makefile
+    opened = ROOT / first
+    pages = re.findall(r"\]\(([\w./-]+\.(?:md|ipynb))", opened.read_text(encoding="utf-8"))
+    assert any(page.startswith("../book/") for page in pages)
+    for page in pages:
+        target = (opened.parent / page).resolve()
+        assert target.is_file() and target.is_relative_to(ROOT)
+
+
 def steps_of(name):
     """The commands of each job of a workflow."""
     import yaml

@@ -22,8 +22,11 @@ def alive(kind):
 pictures_before = {id(w): w.value for w in alive(ipywidgets.HTML)}
 moved = changed = 0
 for box in alive(ipywidgets.VBox):
-    sliders = [w for w in box.children if isinstance(w, ipywidgets.SelectionSlider)]
-    pictures = [w for w in box.children if isinstance(w, ipywidgets.HTML)]
+    controls, *pictures = box.children
+    if not isinstance(controls, ipywidgets.Box):
+        continue
+    sliders = [w for w in controls.children if isinstance(w, ipywidgets.SelectionSlider)]
+    pictures = [w for w in pictures if isinstance(w, ipywidgets.HTML)]
     if not sliders or not pictures:
         continue
     assert len(pictures) == 1, "more than one picture in a widget"

@@ -4,6 +4,7 @@ import itertools
 import os
 import shutil
 import sys
+from html import unescape
 from types import SimpleNamespace
 
 import pytest
@@ -184,6 +185,11 @@ def test_a_browser_shows_each_state_by_keyboard(page, tmp_path):
 # --- live ---
 
 
+def parts(box):
+    controls, picture = box.children
+    return controls.children, picture
+
+
 def test_live_moves_leave_one_picture_and_no_open_figures(live):
     from matplotlib import pyplot
 
@@ -193,7 +199,7 @@ def test_live_moves_leave_one_picture_and_no_open_figures(live):
         axes.set_title(f"{n} {kind} {on}")
         return figure
 
-    *made, picture = explore(draw, n=range(1, 7), kind=["a", "b"], on=False).children
+    made, picture = parts(explore(draw, n=range(1, 7), kind=["a", "b"], on=False))
     names = [type(widget).__name__ for widget in made]
     assert (
         names == ["SelectionSlider", "ToggleButtons", "Checkbox"]
@@ -208,7 +214,7 @@ def test_live_moves_leave_one_picture_and_no_open_figures(live):
 
 
 def test_live_errors_are_one_line_and_the_widget_stays_alive(live):
-    *(slider,), picture = explore(lambda n: str(1 // n), n=[1, 0, 1]).children
+    (slider,), picture = parts(explore(lambda n: str(1 // n), n=[1, 0, 1]))
     slider.value = 1
     line = BeautifulSoup(picture.value.replace(STYLE, ""), "html.parser").text
     assert line == "n: 0: ZeroDivisionError: integer division or modulo by zero"
@@ -217,9 +223,58 @@ def test_live_errors_are_one_line_and_the_widget_stays_alive(live):
 
 
 def test_live_controls_by_kind(live):
-    box = explore(lambda **_: "x", cure=list("abcde"), big=True, lengths=[[1, 2], [3]])
-    kinds = [type(widget).__name__ for widget in box.children]
+    made, picture = parts(
+        explore(lambda **_: "x", cure=list("abcde"), big=True, lengths=[[1, 2], [3]])
+    )
+    kinds = [type(widget).__name__ for widget in (*made, picture)]
     assert kinds == ["Dropdown", "Checkbox", "ToggleButtons", "HTML"]
+
+
+def run_cell(monkeypatch, cell_id, draw, **controls):
+    """`explore` as a cell of this id calls it in a kernel of Jupyter."""
+    ran = {"header": {}, "metadata": {} if cell_id is None else {"cellId": cell_id}}
+    shell = SimpleNamespace(kernel=SimpleNamespace(get_parent=lambda: ran))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    return parts(explore(draw, **controls))
+
+
+def test_a_cell_that_runs_again_finds_its_controls_where_they_were_left(live, monkeypatch):
+    def draw(**state):
+        return f"before: {state}"
+
+    controls = dict(n=range(2, 9), side=["left", "right"], cure=list("abcde"), loud=False)
+    made, _ = run_cell(monkeypatch, "one", draw, **controls)
+    for widget, value in zip(made, (4, 1, 2, True), strict=True):
+        widget.value = value
+
+    def draw(**state):  # edited
+        return f"after: {state}"
+
+    made, picture = run_cell(monkeypatch, "one", draw, **controls)
+    assert [widget.value for widget in made] == [4, 1, 2, True]
+    left = "{'n': 6, 'side': 'right', 'cure': 'c', 'loud': True}"
+    assert f"after: {left}" in unescape(picture.value)
+
+    # The values are kept, and not their places; one that is no longer offered begins anew.
+    made, picture = run_cell(
+        monkeypatch, "one", draw, **{**controls, "n": range(5, 9), "side": ["both", "left"]}
+    )
+    left = "{'n': 6, 'side': 'both', 'cure': 'c', 'loud': True}"
+    assert f"after: {left}" in unescape(picture.value)
+
+
+def test_controls_are_kept_for_their_own_cell_and_names_only(live, monkeypatch):
+    def draw(**_):
+        return "x"
+
+    (slider,), _ = run_cell(monkeypatch, "two", draw, n=range(5))
+    slider.value = 3
+    for cell_id, name in [("three", "n"), ("two", "m"), (None, "n")]:
+        (slider,), _ = run_cell(monkeypatch, cell_id, draw, **{name: range(5)})
+        assert slider.value == 0
+    slider.value = 2  # nobody says whose this is
+    (slider,), _ = run_cell(monkeypatch, None, draw, n=range(5))
+    assert slider.value == 0
 
 
 def test_without_ipywidgets_one_line_says_so(live, monkeypatch):
@@ -229,6 +284,43 @@ def test_without_ipywidgets_one_line_says_so(live, monkeypatch):
         repr(shown) == 'explore needs ipywidgets: pip install "ipywidgets>=7.7"'
         and "needs" in shown._repr_html_()
     )
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium")
+def test_in_jupyterlab_pictures_grow_with_its_letters_and_leave_the_controls_in_view(
+    live, tmp_path
+):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    picture = heatmap([list(range(8))] * 40, title="many rows")
+    html = picture._repr_html_()
+    path = tmp_path / "page.html"
+    path.write_text(
+        f"""<!doctype html><meta charset=utf-8><div id=elsewhere>{html}</div>
+        <div class=jp-Notebook id=usual style="--jp-content-font-size1:14px">{html}</div>
+        <div class=jp-Notebook id=presented style="--jp-content-font-size1:21px">
+        {html}<div class=qwl-live style="display:flex;flex-direction:column">
+        <div class=controls>n</div><div>{html}</div></div></div>""",
+        encoding="utf-8",
+    )
+    measure = """id => {
+      const style = (tag) => getComputedStyle(document.querySelector(`#${id} ${tag}`));
+      return [parseFloat(style("tbody td").fontSize), parseFloat(style("tbody td").height),
+        parseFloat(style(".qwl").fontSize)]}"""
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": 960, "height": 540})
+        tab.goto(path.as_uri())
+        usual = tab.evaluate(measure, "usual")
+        assert tab.evaluate(measure, "elsewhere") == usual and min(usual) >= 12
+        assert tab.evaluate(measure, "presented") == pytest.approx([1.5 * v for v in usual])
+        shown = tab.locator(".qwl-live")
+        assert shown.bounding_box()["height"] <= 540 - 120
+        before = shown.locator(".controls").bounding_box()
+        moved = shown.evaluate("box => (box.lastElementChild.scrollTop = 300)")
+        assert moved == shown.evaluate("box => box.lastElementChild.scrollTop") == 300
+        assert shown.locator(".controls").bounding_box() == before
+        browser.close()
 
 
 # --- the Sphinx extension ---

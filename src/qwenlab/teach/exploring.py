@@ -1,5 +1,7 @@
 """`explore`: a picture with controls. Live it asks the kernel; the built page contains every state.
 
+Live, a cell that runs again, say with another draw, finds its controls where the reader left them.
+
 The environment variable QWENLAB_PAGE, set by `sphinx_page`, tells that a page is being built.
 """
 
@@ -23,6 +25,7 @@ MAX_STATES = 60  # per widget
 MAX_BYTES = 400_000  # of widget HTML per page; one page is one kernel
 _spent = 0  # bytes of widget HTML that this kernel's page holds so far
 _ids = itertools.count(1)
+_left: dict[tuple, list[str]] = {}  # live: the state in which the reader left a widget
 
 
 @dataclass(frozen=True)
@@ -106,28 +109,40 @@ def _open_figures() -> set[int]:
 def _live(draw: Callable, controls: list[Control], widgets: ModuleType) -> "VBox":
     """Uses core widgets only, present in ipywidgets 7.7 and in 8. One HTML widget holds the
     picture."""
+    place = _place(draw, controls)
+    left = _left.get(place, [""] * len(controls))
     made = []
-    for control in controls:
+    for control, text in zip(controls, left, strict=True):
         # Their values are indices, so that a control takes values of any kind.
-        options = list(zip(map(str, control.values), itertools.count()))
+        texts = list(map(str, control.values))
+        options = list(zip(texts, itertools.count()))
+        start = texts.index(text) if text in texts else 0
         if control.kind == "slider":
             made.append(
-                widgets.SelectionSlider(options=options, value=0, description=control.label)
+                widgets.SelectionSlider(options=options, value=start, description=control.label)
             )
         elif control.kind == "checkbox":
-            made.append(widgets.Checkbox(value=control.values[0], description=control.label))
+            checked = control.values[start]
+            made.append(widgets.Checkbox(value=checked, indent=False, description=control.label))
         elif control.kind == "radio":
-            made.append(widgets.ToggleButtons(options=options, value=0, description=control.label))
+            made.append(
+                widgets.ToggleButtons(options=options, value=start, description=control.label)
+            )
+            made[-1].style.button_width = "auto"
+            made[-1].layout.width = "auto"
         else:
-            made.append(widgets.Dropdown(options=options, value=0, description=control.label))
+            made.append(widgets.Dropdown(options=options, value=start, description=control.label))
         made[-1].style.description_width = "initial"
     picture = widgets.HTML()
 
-    def show(_change: Any = None) -> None:
+    def state_now() -> list:
         state = []
         for control, widget in zip(controls, made, strict=True):
             chosen = widget.value
             state.append(chosen if control.kind == "checkbox" else control.values[chosen])
+        return state
+
+    def show(state: list) -> None:
         try:
             html = _draw(draw, controls, state)
         except Exception as error:  # in a reader's own draw: show it, and stay alive
@@ -135,10 +150,32 @@ def _live(draw: Callable, controls: list[Control], widgets: ModuleType) -> "VBox
             html = f'<div class="qwl qwl-bad">{escape(" ".join(line.split()))}</div>'
         picture.value = STYLE + html
 
+    def move(_change: Any) -> None:
+        state = state_now()
+        if place is not None:
+            _left[place] = list(map(str, state))
+        show(state)
+
     for widget in made:
-        widget.observe(show, names="value")
-    show()
-    return widgets.VBox([*made, picture])
+        widget.observe(move, names="value")
+    show(state_now())
+    line = widgets.Box(made, layout=widgets.Layout(flex_flow="row wrap", grid_gap="0 22px"))
+    box = widgets.VBox([line, picture])
+    box.add_class("qwl-live")
+    return box
+
+
+def _place(draw: Callable, controls: list[Control]) -> tuple | None:
+    """What a widget keeps when its cell runs again: the cell, the name of draw, those of its
+    controls. None where nobody says which cell runs: in a terminal, and where a notebook's
+    front end does not send it."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    kernel = getattr(shell, "kernel", None)
+    cell = kernel.get_parent().get("metadata", {}).get("cellId") if kernel else None
+    if cell is None:
+        return None
+    names = tuple(control.name for control in controls)
+    return cell, getattr(draw, "__qualname__", ""), names
 
 
 def _page(draw: Callable, controls: list[Control]) -> Html:

@@ -24,7 +24,7 @@ import torch
 from qwenlab.loading import TOKENIZER, find_checkpoint, load, shipped_names
 from qwenlab.model.model import Model
 from qwenlab.teach.page_tokenizer import PageModelError, pack_tokenizer
-from qwenlab.teach.palette import STYLE
+from qwenlab.teach.palette import STYLE, scaled
 from qwenlab.teach.pictures import Html, bare_html
 from qwenlab.teach.widget_options import check_height, checked_options
 from qwenlab.text.tokenizer import Tokenizer
@@ -122,7 +122,7 @@ class PageWidget(Html):
 
     def placeholder(self, note: str = "") -> str:
         """The still, and a note that goes with it when the widget comes."""
-        style = (FOLDER / "drawing.css").read_text(encoding="utf-8")
+        style = scaled((FOLDER / "drawing.css").read_text(encoding="utf-8"))
         shown = f'<div class="qwl-still">{self.still}{note}</div>'
         return f"<style>{style}</style>{self.opening}{shown}</div>"
 

@@ -9,6 +9,8 @@ steps are hatched, curves differ by marker and line style. Colour-blind readers 
 apart (blue against amber, as in Okabe and Ito, "Color Universal Design", 2008).
 """
 
+import re
+
 LIGHT = {
     "ink": "#1c2127",  # text
     "paper": "#ffffff",  # behind the picture
@@ -133,9 +135,20 @@ _FAINT_CELLS = "\n".join(
     for kind, colour in _COLOURS.items()
 )
 
+
+def scaled(css: str) -> str:
+    """The sizes of a style sheet in --qwl-px, which grows with the letters of the page around it:
+    a projector's audience enlarges them. Thin lines stay as they are."""
+    return re.sub(
+        r"@media[^{]*|(?<![\w.-])([4-9]|\d\d+)px",
+        lambda found: f"calc({found[1]}*var(--qwl-px))" if found[1] else found[0],
+        css,
+    )
+
+
 # Class names are doubled (.qwl.qwl) so that they win over the table rules of the book theme and of
 # JupyterLab.
-STYLE = f"""<style>
+_SHEET = f"""<style>
 .qwl{{{_variables(LIGHT)}}}
 @media(prefers-color-scheme:dark){{{_UNMARKED} .qwl{{{_variables(DARK)}}}}}
 {",".join(f"{page} .qwl" for page in _DARK_PAGES)}{{{_variables(DARK)}}}
@@ -195,6 +208,9 @@ border:0;min-width:0;color:inherit}}
 border:1px solid var(--qwl-line)}}
 .qwl-controls output{{min-width:2.5em;font-weight:600}}
 .qwl-controls :focus-visible{{outline:2px solid var(--qwl-ink);outline-offset:2px}}
+.qwl-live{{--jp-widgets-font-size:13px;--jp-widgets-inline-height:28px;\
+--jp-widgets-inline-width:300px}}
+.qwl-live .widget-toggle-buttons{{display:flex;flex-wrap:wrap;gap:0 6px}}
 .qwl-words{{position:absolute;width:1px;height:1px;overflow:hidden;\
 clip-path:inset(50%);white-space:nowrap}}
 .qwl-bad{{border-left:4px solid var(--qwl-muted);padding-left:8px}}
@@ -220,3 +236,15 @@ border-radius:6px}}
 .qwl.qwl code{{font-size:12px;color:inherit;background:none;border:0;padding:0}}
 .qwl.qwl-quiz code,.qwl.qwl-answer-key code{{font-size:.9em}}
 </style>"""
+
+# JupyterLab's presentation mode, or its settings, change the size of its letters; elsewhere it is
+# 14px, as here. In its notebooks a widget is never higher than what its bars leave of the window:
+# the picture scrolls, so that its controls stay in view.
+_UNIT = ".qwl,.qwl-live{--qwl-px:calc(var(--jp-content-font-size1,14px)/14)}"
+_ROOM = """.jp-Notebook :is(.qwl-live,.qwl-page){max-height:calc(100vh - 130px)}
+.jp-Notebook .qwl select{font-size:calc(13*var(--qwl-px))}
+.jp-Notebook .qwl-live>:first-child{flex:none}
+.jp-Notebook .qwl-live>:last-child{flex:0 1 auto;min-height:0;height:auto;overflow:auto}
+.jp-Notebook .qwl.qwl.qwl-page{min-height:min(var(--qwl-wide),100vh - 130px);overflow:auto}
+.jp-Notebook .qwl-page .qwl-controls{position:sticky;top:0;z-index:2;background:var(--qwl-paper)}"""
+STYLE = scaled(_SHEET).replace("<style>", f"<style>{_UNIT}\n{_ROOM}")

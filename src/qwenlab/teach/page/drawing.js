@@ -22,6 +22,7 @@
 // A stage has
 //   root, options, model (its name), calm (true: the reader wants no motion)
 //   add(...parts)               puts parts (elements, or what the calls below return) below another
+//   sheet(css)                  a style sheet of the widget's own, with sizes in px
 //   sentence, say(text, kind, lead)   the sentence; screen readers hear it (aria-live), so one per
 //                               act; lead: its beginning, in bold type
 //   bring()                     promises [model, tokenizer]
@@ -630,6 +631,13 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 
     listen(yes) {
       this.sentence.setAttribute("aria-live", yes ? "polite" : "off");
+    }
+
+    // Like palette.scaled: sizes grow with the letters of the page around them, thin lines don't.
+    sheet(css) {
+      const sizes = /@media[^{]*|(?<![\w.-])([4-9]|\d\d+)px/g;
+      const scaled = (found, size) => (size ? `calc(${size}*var(--qwl-px))` : found);
+      return element("style", {}, css.replace(sizes, scaled));
     }
 
     add(...parts) {

@@ -299,7 +299,7 @@ justify-content:space-between;min-height:26px}
       const head = stage.controls(this.player, this.way, this.luck);
       const asked = stage.controls(this.field, this.many, this.warm);
       const tally = element("div", { className: "qwl-tally" }, this.legend, this.counted);
-      stage.add(element("style", {}, STYLE), head, asked, this.grid, tally, this.agreed);
+      stage.add(stage.sheet(STYLE), head, asked, this.grid, tally, this.agreed);
       stage.add(stage.sentence);
     }
 

@@ -218,7 +218,7 @@ font:12px/1 ui-monospace,Menlo,Consolas,monospace}
       );
       const right = element("div", { className: "qwl-mask-next" }, this.bars, ...answers);
       const side = element("div", { className: "qwl-side qwl-mask-all" }, left, right);
-      stage.add(element("style", {}, STYLE), controls, stage.sentence, side);
+      stage.add(stage.sheet(STYLE), controls, stage.sentence, side);
     }
 
     weights_menu() {

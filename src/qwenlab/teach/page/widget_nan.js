@@ -119,7 +119,7 @@ font-size:11px;height:22px}
       const side = element("div", { className: "qwl-side qwl-nan" }, left, right);
       const controls = stage.controls(choice, this.player);
       controls.classList.add("qwl-nan-controls");
-      stage.add(element("style", {}, STYLE), controls, stage.sentence, side);
+      stage.add(stage.sheet(STYLE), controls, stage.sentence, side);
     }
 
     choose(cure) {

@@ -277,7 +277,7 @@ align-items:center}
       this.list.style.setProperty("--lines", prompts.length); // more of them scroll
 
       const head = stage.controls(this.player, this.again_button, this.strategy, this.slots);
-      stage.add(element("style", {}, STYLE), head, this.grid, this.legend, stage.sentence);
+      stage.add(stage.sheet(STYLE), head, this.grid, this.legend, stage.sentence);
       stage.add(this.list, last);
     }
 

@@ -108,7 +108,6 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 
   class SamplingWidget {
     constructor(stage) {
-      const { element } = qwenlab.drawing;
       const { temperature = 1, top_k = 0, top_p = 1, repetition_penalty = 1 } = stage.options;
       this.stage = stage;
       this.seed = 0;
@@ -130,7 +129,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       const sliders = [this.temperature, this.top_k, this.top_p, this.penalty];
       const buttons = stage.controls(this.draw_button, this.back_button, this.luck);
       const head = [stage.controls(this.field), stage.controls(...sliders)];
-      stage.add(element("style", {}, STYLE), ...head, this.bars, buttons);
+      stage.add(stage.sheet(STYLE), ...head, this.bars, buttons);
       stage.add(this.grid, stage.sentence);
     }
 

@@ -241,7 +241,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       this.list = element("ol", { className: "qwl-requests" });
       this.lines = stage.options.prompts.map((text, b) => this.add_line(text, b));
       const head = stage.controls(this.pads);
-      stage.add(element("style", {}, STYLE), this.player, head, this.grid, this.legend);
+      stage.add(stage.sheet(STYLE), this.player, head, this.grid, this.legend);
       stage.add(stage.sentence, this.list);
     }
 

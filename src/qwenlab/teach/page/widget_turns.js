@@ -331,7 +331,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       this.list = element("ol", { className: "qwl-talks" });
       this.lines = stage.options.talks.map((talk, row) => this.add_line(talk, row));
       const controls = stage.controls(this.pads, this.player);
-      stage.add(element("style", {}, STYLE), controls, this.grid, stage.sentence, this.list);
+      stage.add(stage.sheet(STYLE), controls, this.grid, stage.sentence, this.list);
     }
 
     add_line([question, then], row) {
