@@ -3,7 +3,7 @@ need.
 
 - The bar of a folded cell is announced by its title. myst-nb gives all of them the label "Toggle
   hidden content", which hides the title from a screen reader.
-- A displayed formula can scroll on a narrow screen, so the keyboard reaches it.
+- A displayed formula and a table can scroll on a narrow screen, so the keyboard reaches them.
 - MathJax is loaded by pages with a formula only. Sphinx also counts the formulas in forms of an
   output that the page doesn't show.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SAME_FOR_ALL = ' aria-label="Toggle hidden content"'
 FORMULA = 'class="math'
-DISPLAYED = '<div class="math notranslate nohighlight"'
+SCROLLING = ('<div class="math notranslate nohighlight"', '<table class="table"')
 
 
 def setup(app: "Sphinx") -> dict[str, bool]:
@@ -27,7 +27,9 @@ def setup(app: "Sphinx") -> dict[str, bool]:
 def repair(_app: "Sphinx", _page: str, _template: str, context: dict, *_: object) -> None:
     if "body" in context:
         body = context["body"].replace(SAME_FOR_ALL, "")
-        context["body"] = body.replace(DISPLAYED, f'{DISPLAYED} tabindex="0"')
+        for opening in SCROLLING:
+            body = body.replace(opening, f'{opening} tabindex="0"')
+        context["body"] = body
 
 
 def drop_mathjax(_app: "Sphinx", _page: str, _template: str, context: dict, *_: object) -> None:
