@@ -70,17 +70,19 @@ def test_axe_finds_nothing_on_any_page(chromium, site, width, theme):
 
 
 def test_a_lesson_s_first_control_is_ten_presses_of_tab_away(chromium, site):
-    """By the theme's link that leads past the sidebar."""
+    """By the theme's link past the sidebar, and ours past what stands in front of the widget."""
     far = {}
     for path in lessons():
         page, _ = open_page(chromium, path.as_uri(), viewport={"width": DESK, "height": 800})
         page.keyboard.press("Tab")
         assert "Skip to main content" in page.evaluate("document.activeElement.textContent")
         page.keyboard.press("Enter")
-        presses = 2
-        while presses <= MOST_PRESSES and not page.evaluate(FOCUSED_IN_A_PICTURE):
+        for _ in range(MOST_PRESSES - 1):
             page.keyboard.press("Tab")
-            presses += 1
+            if page.evaluate("document.activeElement.className") == "qwl-skip":
+                page.keyboard.press("Enter")
+            if page.evaluate(FOCUSED_IN_A_PICTURE):
+                break
         if not page.evaluate(FOCUSED_IN_A_PICTURE):
             far[path.name] = page.evaluate("document.activeElement.outerHTML.slice(0, 100)")
         page.close()

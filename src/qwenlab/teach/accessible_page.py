@@ -3,11 +3,14 @@ need.
 
 - The bar of a folded cell is announced by its title. myst-nb gives all of them the label "Toggle
   hidden content", which hides the title from a screen reader.
+- A page with a widget begins with a link to it, seen when the keyboard reaches it, past the terms
+  and folded cells in front.
 - A displayed formula can scroll on a narrow screen, so the keyboard reaches it.
 - MathJax is loaded by pages with a formula only. Sphinx also counts the formulas in forms of an
   output that the page doesn't show.
 """
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,6 +18,9 @@ if TYPE_CHECKING:
 
 SAME_FOR_ALL = ' aria-label="Toggle hidden content"'
 FORMULA = 'class="math'
+WIDGET = re.compile(r'<div class="qwl qwl-(page|explore)"')
+SKIP = '<a class="qwl-skip" href="#first-widget">Skip to the first picture with controls</a>'
+TARGET = '<span id="first-widget" tabindex="-1"></span>'
 DISPLAYED = '<div class="math notranslate nohighlight"'
 
 
@@ -27,7 +33,12 @@ def setup(app: "Sphinx") -> dict[str, bool]:
 def repair(_app: "Sphinx", _page: str, _template: str, context: dict, *_: object) -> None:
     if "body" in context:
         body = context["body"].replace(SAME_FOR_ALL, "")
-        context["body"] = body.replace(DISPLAYED, f'{DISPLAYED} tabindex="0"')
+        body = body.replace(DISPLAYED, f'{DISPLAYED} tabindex="0"')
+        first = WIDGET.search(body)
+        if first:
+            place = first.start()
+            body = f"{SKIP}{body[:place]}{TARGET}{body[place:]}"
+        context["body"] = body
 
 
 def drop_mathjax(_app: "Sphinx", _page: str, _template: str, context: dict, *_: object) -> None:

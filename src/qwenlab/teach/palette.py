@@ -239,11 +239,12 @@ border-radius:6px}}
 
 # JupyterLab's presentation mode, or its settings, change the size of its letters; elsewhere it is
 # 14px, as here. In its notebooks a widget is never higher than what its bars leave of the window:
-# the picture scrolls, so that its controls stay in view.
+# the picture scrolls, so that its controls stay in view. A curve is drawn smaller instead.
 _UNIT = ".qwl,.qwl-live{--qwl-px:calc(var(--jp-content-font-size1,14px)/14)}"
 _ROOM = """.jp-Notebook :is(.qwl-live,.qwl-page){max-height:calc(100vh - 130px)}
 .jp-Notebook .qwl select{font-size:calc(13*var(--qwl-px))}
 .jp-Notebook .qwl-live>:first-child{flex:none}
+.jp-Notebook .qwl-live .qwl.qwl svg{max-height:max(180px,100vh - 260px)}
 .jp-Notebook .qwl-live>:last-child{flex:0 1 auto;min-height:0;height:auto;overflow:auto}
 .jp-Notebook .qwl.qwl.qwl-page{min-height:min(var(--qwl-wide),100vh - 130px);overflow:auto}
 .jp-Notebook .qwl-page .qwl-controls{position:sticky;top:0;z-index:2;background:var(--qwl-paper)}"""
