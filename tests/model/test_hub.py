@@ -10,6 +10,7 @@ from small_checkpoint import VOCAB, write_small_checkpoint
 
 import qwenlab
 from qwenlab.errors import QwenlabError
+from qwenlab.loading import find_checkpoint
 
 NAME = "someone/Small-0.1"
 WANTED = [
@@ -30,6 +31,12 @@ def say_what_loads(*names):
             print("refused", error)
         else:
             print("loaded", sorted(model.stop_ids), tokenizer.decode(tokenizer.encode("hello")))
+
+
+def say_what_is_there_without_weights(name):
+    folder = find_checkpoint(name, weights=False)
+    print(*sorted(path.name for path in folder.iterdir()))
+    say_what_loads(name)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +89,14 @@ def test_a_checkpoint_is_fetched_once_and_is_there_offline(repository, tmp_path)
         f"refused someone/Other: not complete in the local cache, and {address} can't be reached"
     )
     assert answers == [LOADED, reason]
+
+
+def test_the_weights_stay_away_until_they_are_needed(repository, tmp_path):
+    with hub({NAME: repository}) as (address, _):
+        where = {"cache": tmp_path, "address": address}
+        said = said_with_a_hub(say_what_is_there_without_weights, NAME, **where).splitlines()
+    without = [name for name in WANTED if name != "model.safetensors"]
+    assert said == [" ".join(without), LOADED]
 
 
 def test_a_download_that_breaks_off_is_taken_up_again(repository, tmp_path):
