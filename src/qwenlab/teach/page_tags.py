@@ -34,6 +34,7 @@ NOT_FOUND = """<!doctype html>
 <link rel="icon" href="data:,">
 <style>
 :root {{ color-scheme: light dark; }}
+html {{ background: light-dark(#ffffff, #14181e); color: light-dark(#1c2127, #e8ebee); }}
 body {{ font: 1.1rem/1.6 system-ui, sans-serif; margin: auto; max-width: 42rem; padding: 1rem; }}
 a {{ color: light-dark(#0a5f99, #7cc4f5); }}
 li {{ margin: 0.2rem 0; }}
