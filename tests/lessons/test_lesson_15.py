@@ -6,9 +6,9 @@ import re
 import numpy as np
 import pytest
 import torch
+import widget_budget
 from executed import executed
 from lesson_cells import NOTEBOOKS, asked, code_cells, numbers, pictures, say, shown
-from widget_budget import budget
 from widget_numbers import wrong_cells
 
 from qwenlab.bench import DEVICES, SHAPES, memory_plan
@@ -37,31 +37,32 @@ def lesson():
 
 @pytest.fixture(scope="module")
 def states():
-    """What the page's widget holds: {state: tables}."""
+    """What the page's widget holds: {state: (picture, tables)}."""
     (hero,) = [c for c in executed(NOTEBOOKS / f"{NAME}.ipynb").cells if c["id"] == "hero"]
     html = "".join(output.get("data", {}).get("text/html", "") for output in hero.outputs)
     found = {}
     order = itertools.product([*SHAPES, "tiny"], DEVICES, CONTEXTS)
-    for state, (_, tables) in zip(order, pictures(html), strict=True):
-        found[state] = tables
+    for (model, device, context), state in zip(order, pictures(html), strict=True):
+        found[model, device, str(context)] = state
     return found
 
 
 def test_every_state_of_the_widget_is_right(states):
-    for (model, device, context), tables in states.items():
-        state = {"model": model, "device": device, "context": str(context)}
-        assert wrong_cells(tables, budget(state)) == [], state
+    for key, (picture, tables) in states.items():
+        state = dict(zip(("model", "device", "context"), key, strict=True))
+        assert wrong_cells(tables, widget_budget.budget(state)) == [], state
+        assert picture.find("figcaption").text == widget_budget.title(state), state
 
 
-def test_the_gain_bends_first_with_a_short_context_and_the_memory_ends_first_with_a_long_one(
-    states,
-):
-    def ends(context):
-        """Whether arithmetic takes longest when the memory is full."""
-        return states["Qwen3-0.6B", "laptop, 32 GB", context][-1][-1][-1]
+def test_the_gain_bends_first_with_a_short_context_and_the_memory_ends_first_with_a_long_one():
+    def ends(device, context):
+        """What takes longest when the memory is full."""
+        state = {"model": "Qwen3-0.6B", "device": device, "context": context}
+        return widget_budget.longest(state)
 
-    assert [ends(context) for context in CONTEXTS] == ["arithmetic", "reading", "reading"]
-    assert states["Qwen3-0.6B", "H100, 80 GB", 200][-1][-1][-1] == "reading"
+    on_a_laptop = [ends("laptop, 32 GB", context) for context in CONTEXTS]
+    assert on_a_laptop == ["arithmetic", "reading", "reading"]
+    assert ends("H100, 80 GB", 200) == "reading"
 
 
 # --- Memory ---

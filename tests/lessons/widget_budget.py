@@ -13,15 +13,32 @@ TINY = Config.from_folder(Path(qwenlab.__file__).parent / "checkpoints" / "tiny"
 
 
 def budget(state):
-    """The folded numbers of the curve, and the table below it."""
+    """The folded numbers of the curve."""
+    config, device, context, plan = planned(state)
+    return [numbers_of_the_curve(config, device, context, plan)]
+
+
+def title(state):
+    """The picture's title: how many rows fit, what they get, and how long each waits."""
+    config, device, context, plan = planned(state)
+    step = max(decode_bound(config, device, plan.rows, context))
+    speed = f"{plan.rows / step:,.0f} tokens/s, {1e3 * step:,.3g} ms a token"
+    return f"{plan.rows:,} rows fit: {speed}"
+
+
+def longest(state):
+    """What takes longest when the memory is full."""
+    config, device, context, plan = planned(state)
+    read, compute = decode_bound(config, device, plan.rows, context)
+    return "arithmetic" if compute >= read else "reading"
+
+
+def planned(state):
     config = {**SHAPES, "tiny": TINY}[state["model"]]
     device = DEVICES[state["device"]]
     context = min(int(state["context"]), config.max_position_embeddings)
     plan = memory_plan(config, device.memory, context, device.dtype, grows=False)
-    return [
-        numbers_of_the_curve(config, device, context, plan),
-        [facts(config, device, context, rows) for rows in (1, plan.rows)],
-    ]
+    return config, device, context, plan
 
 
 def numbers_of_the_curve(config, device, context, plan):
@@ -51,10 +68,3 @@ def bend_of(config, device, context):
     if first in (1, MOST_ROWS):
         return first
     return first if ahead(first) <= -ahead(first - 1) else first - 1
-
-
-def facts(config, device, context, rows):
-    read, compute = decode_bound(config, device, rows, context)
-    step = max(read, compute)
-    longest = "arithmetic" if compute >= read else "reading"
-    return [f"{rows:,}", f"{rows / step:,.0f}", f"{1e3 * step:,.3g} ms", longest]
