@@ -10,6 +10,7 @@ from qwenlab.console import say
 from qwenlab.errors import QwenlabError
 
 if TYPE_CHECKING:
+    from qwenlab.engine.results import Stats
     from qwenlab.evaluation.endpoints import Endpoints
     from qwenlab.loading import Dtype
     from qwenlab.model.model import Model
@@ -65,3 +66,16 @@ def count(items: Sequence, name: str) -> str:
 
 def plural(many: int, name: str) -> str:
     return f"{many} {name}{'' if many == 1 else 's'}"
+
+
+def speed(how: str, runs: "Sequence[Stats]") -> str:
+    """Tokens, seconds and tokens per second; of several runs the median and the range."""
+    from qwenlab.bench.timing import Spread
+
+    seconds = Spread.of(run.seconds for run in runs)
+    rate = Spread.of(run.tokens_per_second for run in runs)
+    tokens = runs[0].sampled_tokens
+    if len(runs) == 1:
+        return f"{how}: {tokens} tokens in {seconds.median:.2f} s, {rate.median:.0f} tokens/s"
+    how_many = f"median of {len(runs)} runs"
+    return f"{how}: {tokens} tokens in {seconds:.3f} s, {rate:.0f} tokens/s, {how_many}"

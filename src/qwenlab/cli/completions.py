@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from qwenlab.cli.common import count
+from qwenlab.cli.common import count, speed
 from qwenlab.console import say
 from qwenlab.run_folder import IDS, OPTIONAL_TEXT, TEXT, WHOLE, RunFolder
 
@@ -88,8 +88,7 @@ def complete_resumably(
         except KeyboardInterrupt:
             say(f"{output}: finished completions are kept; run the same command to resume")
             raise
-    rate = f"{stats.tokens_per_second:.0f} tokens/s"
-    say(f"in batches: {stats.sampled_tokens} tokens in {stats.seconds:.2f} s, {rate}")
+    say(speed("in batches", [stats]))
     completions = []
     for number, prompt in enumerate(prompts):
         record = done[number,]

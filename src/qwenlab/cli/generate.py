@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qwenlab.cli import options
-from qwenlab.cli.common import count, introduce, open_model, plural
+from qwenlab.cli.common import count, introduce, open_model, plural, speed
 from qwenlab.cli.threads import Threads
 from qwenlab.console import say
 
@@ -110,7 +110,7 @@ def generate(
         comparisons = compare_alone(network, ids, batch, one_by_one, progress=progress)
     else:
         batch = together()
-        say(speed("in batches", [batch]))
+        say(speed("in batches", [batch.stats]))
 
     texts = [tokenizer.decode(request.token_ids) for request in batch]
     if output is not None:
@@ -128,22 +128,9 @@ def generate(
             print()
     if check_alone:
         print("first row of the mask (0 pad, 1 real):", mask_row(ids[:slots]))
-        print(speed("in batches", batches))
-        print(speed("one by one", lone))
+        print(speed("in batches", [each.stats for each in batches]))
+        print(speed("one by one", [each.stats for each in lone]))
         raise typer.Exit(conclude(comparisons))
-
-
-def speed(how: str, results: "Sequence[Result]") -> str:
-    """Tokens, seconds and tokens per second; of several runs the median and the range."""
-    from qwenlab.bench.timing import Spread
-
-    seconds = Spread.of(result.stats.seconds for result in results)
-    rate = Spread.of(result.stats.tokens_per_second for result in results)
-    tokens = results[0].stats.sampled_tokens
-    if len(results) == 1:
-        return f"{how}: {tokens} tokens in {seconds.median:.2f} s, {rate.median:.0f} tokens/s"
-    runs = f"median of {len(results)} runs"
-    return f"{how}: {tokens} tokens in {seconds:.3f} s, {rate:.0f} tokens/s, {runs}"
 
 
 def mask_row(prompts: Sequence[list[int]]) -> str:

@@ -121,7 +121,8 @@ def grpo(
     for name, value in counts.items():
         whole(value, name, 1, MOST_STEPS)
     whole(warm_up, "warm_up", 0, MOST_STEPS)
-    if decay_steps is not None and whole(decay_steps, "decay_steps", 1, MOST_STEPS):
+    if decay_steps is not None:
+        whole(decay_steps, "decay_steps", 1, MOST_STEPS)
         steps = decay_steps if steps is None else steps
         if decay_steps < steps:
             raise ValueError(f"steps is {steps}, expected at most decay_steps, {decay_steps}")
