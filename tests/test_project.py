@@ -8,8 +8,11 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
+from urllib.parse import quote, urlsplit
+from urllib.request import ProxyHandler, build_opener
 
 import pytest
 import reading_order
@@ -235,17 +238,54 @@ def test_every_make_command_in_the_prose_exists():
         assert set(commands) <= targets, path.name
 
 
-def test_make_lab_serves_the_whole_course_and_opens_a_lesson():
+def lab_recipe():
+    """What `make lab` gives to JupyterLab, the lesson that it opens, and the files to which links
+    lead from there."""
     recipes = (ROOT / "Makefile").read_text(encoding="utf-8")
     first = re.search(r"^FIRST := (.*)$", recipes, re.MULTILINE)[1]
     command = re.search(r"-m jupyterlab (.*)$", recipes, re.MULTILINE)[1]
-    assert command == "--LabApp.default_url=/lab/tree/$(FIRST)"  # no folder: the one of Makefile
-    opened = ROOT / first
-    pages = re.findall(r"\]\(([\w./-]+\.(?:md|ipynb))", opened.read_text(encoding="utf-8"))
-    assert any(page.startswith("../book/") for page in pages)
-    for page in pages:
-        target = (opened.parent / page).resolve()
-        assert target.is_file() and target.is_relative_to(ROOT)
+    lesson = ROOT / first
+    links = re.findall(r"\]\(([\w./-]+\.(?:md|ipynb))", lesson.read_text(encoding="utf-8"))
+    return command, first, [(lesson.parent / link).resolve() for link in links]
+
+
+def test_make_lab_serves_the_whole_course_and_opens_a_lesson():
+    command, _, pages = lab_recipe()
+    # no folder: that of the Makefile
+    assert command == "--LabApp.default_url=/lab/tree/$(FIRST) $(ARGS)"
+    assert any(page.parent == ROOT / "book" for page in pages)
+    assert all(page.is_file() and page.is_relative_to(ROOT) for page in pages)
+
+
+@pytest.mark.full
+def test_what_make_lab_starts_has_the_lesson_and_the_pages_that_it_links_to(tmp_path):
+    command, first, pages = lab_recipe()
+    quiet = "--no-browser --allow-root --ServerApp.port=0 --IdentityProvider.token=t"
+    arguments = command.replace("$(FIRST)", first).replace("$(ARGS)", quiet).split()
+    folders = ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR")
+    own = {f"JUPYTER_{name}": str(tmp_path / name) for name in folders}
+    told = tmp_path / "told.txt"
+    with told.open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", *arguments],
+            cwd=ROOT,
+            env=os.environ | own,
+            stderr=log,
+        )
+    get = build_opener(ProxyHandler({})).open
+    try:
+        while not (found := re.search(r"http://127\.0\.0\.1:\d+/", told.read_text("utf-8"))):
+            assert server.poll() is None, told.read_text("utf-8")
+            time.sleep(0.1)
+        with get(f"{found[0]}?token=t") as answer:
+            assert urlsplit(answer.url).path == f"/lab/tree/{first}"
+        for page in pages:
+            path = quote(page.relative_to(ROOT).as_posix())
+            with get(f"{found[0]}api/contents/{path}?content=0&token=t") as answer:
+                assert json.load(answer)["path"] == path
+    finally:
+        server.terminate()
+        server.wait()
 
 
 def steps_of(name):
