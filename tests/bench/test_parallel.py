@@ -13,8 +13,10 @@ NVLINK, INFINIBAND, ETHERNET = LINKS.values()
 ROWS, CONTEXT = 16, 500
 
 
-def step(devices, way, link=NVLINK, rows=ROWS, config=CONFIG):
-    return parallel_step(config, H100, link, devices, rows, CONTEXT, way)
+def step(devices, way, link=NVLINK, rows=None, config=CONFIG, context=CONTEXT):
+    """With 16 rows for each device, where nothing else is said."""
+    rows = rows or ROWS * devices
+    return parallel_step(config, H100, link, devices, rows, context, way)
 
 
 @pytest.mark.parametrize("way", ["copies", "tensor", "pipeline"])
@@ -44,7 +46,6 @@ def test_columns_send_two_all_reduces_a_layer_of_all_rows():
 def test_layers_hand_one_vector_a_row_from_device_to_device():
     hop = ROWS * CONFIG.hidden_size * 2 / ETHERNET.bytes_per_second + ETHERNET.message_seconds
     assert step(9, "pipeline", ETHERNET).wire == pytest.approx(9 * hop)
-    assert step(9, "pipeline", ETHERNET).rows == 9 * ROWS
 
 
 def test_an_all_reduce_sends_nearly_twice_its_bytes_in_few_messages():
@@ -60,18 +61,27 @@ def test_columns_and_layers_divide_the_weights_and_copies_do_not():
     assert step(8, "copies").device_bytes == step(1, "copies").device_bytes
 
 
+def test_the_rows_of_all_ways_are_the_same_rows():
+    for way in ("copies", "tensor", "pipeline"):
+        assert step(4, way, rows=10).rows == 10
+    assert step(4, "copies", rows=10).read == step(1, "copies", rows=3).read  # the fullest has 3
+
+
+def test_columns_divide_reading_and_arithmetic():
+    for part in ("read", "compute"):
+        one, eight = (getattr(step(n, "tensor", rows=64), part) for n in (1, 8))
+        assert eight == pytest.approx(one / 8)
+
+
 def test_more_parts_than_key_value_heads_hold_the_same_cache_twice():
     """The caches are cut by key/value heads, of which there are 8."""
 
     def cache(n):
-        short, long = (
-            parallel_step(CONFIG, H100, NVLINK, n, ROWS, context, "tensor").read
-            for context in (100, 200)
-        )
+        short, long = (step(n, "tensor", rows=64, context=c).read for c in (100, 200))
         return long - short  # 100 tokens of every row
 
-    assert cache(8) == pytest.approx(cache(1))  # eight times the rows, an eighth of each
-    assert cache(16) == pytest.approx(2 * cache(8))
+    assert cache(8) == pytest.approx(cache(1) / 8)
+    assert cache(16) == pytest.approx(cache(8))
 
 
 def test_only_columns_make_one_row_faster_and_only_on_a_fast_link():

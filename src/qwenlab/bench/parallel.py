@@ -84,14 +84,14 @@ def parallel_step(
     context: int,
     way: str = "copies",
 ) -> ParallelStep:
-    """The least seconds of a decode step of `rows` rows *for each of* `devices` devices, with
-    `context` tokens each.
+    """The least seconds of a decode step of `rows` rows in all, with `context` tokens each, on
+    `devices` devices.
 
-    way: "copies": each device has the whole model and rows of its own; nothing crosses the wire.
-    "tensor": each has a part of every matrix and of every row's heads; the rows are shared, and two
-    all-reduces a layer sum a vector of hidden_size for each of them. "pipeline": each has some of
-    the layers; as many groups of `rows` rows are on their way as there are devices, and a group's
-    hidden vectors are handed on from device to device.
+    way: "copies": each device has the whole model and an equal share of the rows; nothing crosses
+    the wire. "tensor": each has a part of every matrix and of every row's heads; two all-reduces a
+    layer sum a vector of hidden_size for every row. "pipeline": each has some of the layers; the
+    rows pass through them in as many groups as there are devices, and a group's hidden vectors are
+    handed on from device to device.
 
     What is left out makes it a bound: the host's time, logits that are gathered, stages of unequal
     length, and pipelines that are not full. A hybrid's tables are taken to split as heads do.
@@ -100,6 +100,7 @@ def parallel_step(
     "tensor" needs a divisor of the query heads, "pipeline" at most as many devices as layers.
     """
     whole(devices, "devices", 1)
+    whole(rows, "rows", 1)
     if way not in WAYS:
         raise ValueError(f"way is {way!r}, expected one of {', '.join(WAYS)}")
     heads = config.num_attention_heads
@@ -112,20 +113,22 @@ def parallel_step(
     vector = config.hidden_size * getattr(torch, device.dtype).itemsize  # bytes a row
     plan = memory_plan(config, device.memory, context, device.dtype, grows=False)
     peak = plan.row.peak
-    read, compute = decode_bound(config, device, rows, context)
-    if way == "copies":
-        return ParallelStep(read, compute, 0.0, rows * devices, plan.bytes(rows))
-    if way == "pipeline":
-        hop = rows * vector / link.bytes_per_second + link.message_seconds
+    if way != "tensor":
+        share = math.ceil(rows / devices)
+        read, compute = decode_bound(config, device, share, context)
+        if way == "copies":
+            return ParallelStep(read, compute, 0.0, rows, plan.bytes(share))
+        hop = share * vector / link.bytes_per_second + link.message_seconds
         wire = devices * hop if devices > 1 else 0.0
-        held = math.ceil(plan.weights / devices) + rows * peak
-        return ParallelStep(read, compute, wire, rows * devices, held)
+        held = math.ceil(plan.weights / devices) + share * peak  # a part of each group's caches
+        return ParallelStep(read, compute, wire, rows, held)
 
-    together = rows * devices
-    # Reading is a straight line over the rows; a row's cache is cut by key/value heads.
-    own = decode_bound(config, device, 2, context)[0] - decode_bound(config, device, 1, context)[0]
-    once = read - rows * own
+    # Reading is a straight line over the rows. A row's cache is cut by key/value heads.
+    read, compute = decode_bound(config, device, rows, context)
+    own = decode_bound(config, device, rows + 1, context)[0] - read
+    weights = read - rows * own
     cuts = min(devices, config.num_key_value_heads)
-    wire = 2 * layers * all_reduce_seconds(together * vector, devices, link)
-    held = math.ceil(plan.weights / devices + together * peak / cuts)
-    return ParallelStep(once / devices + together * own / cuts, compute, wire, together, held)
+    wire = 2 * layers * all_reduce_seconds(rows * vector, devices, link)
+    held = math.ceil(plan.weights / devices + rows * peak / cuts)
+    read = weights / devices + rows * own / cuts
+    return ParallelStep(read, compute / devices, wire, rows, held)
