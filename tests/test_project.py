@@ -144,6 +144,38 @@ def test_requirements_pin_everything_that_the_project_asks_for():
                 )
 
 
+# What Colab has, as published in pip-freeze.txt and os-info.txt of
+# github.com/googlecolab/backend-info on 24 November 2025 and on 19 August 2026.
+COLAB = {
+    "November 2025": """python==3.12.12 torch==2.9.0 numpy==2.0.2 tokenizers==0.22.1
+        safetensors==0.7.0 huggingface-hub==0.36.0 jinja2==3.1.6 tqdm==4.67.1 filelock==3.20.0
+        psutil==5.9.5 typer==0.20.0 ipywidgets==7.7.1 matplotlib==3.10.0""",
+    "August 2026": """python==3.13.15 torch==2.11.0 numpy==2.1.3 tokenizers==0.22.2
+        safetensors==0.8.0 huggingface-hub==1.27.0 jinja2==3.1.6 tqdm==4.67.3 filelock==3.32.3
+        psutil==5.9.5 typer==0.27.1 ipywidgets==7.7.1 matplotlib==3.10.0""",
+}
+
+
+@pytest.mark.parametrize("month", COLAB)
+def test_colab_replaces_nothing_of_its_own_for_the_library(month):
+    """Of all that the library asks for, Colab lacks only what reads mathematical answers."""
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    theirs = dict(pin.split("==") for pin in COLAB[month].split())
+    assert SpecifierSet(project["requires-python"]).contains(theirs["python"])
+    asked = project["dependencies"] + project["optional-dependencies"]["notebook"]
+    missing = set()
+    for requirement in map(Requirement, asked):
+        name = requirement.name.replace("_", "-")
+        if name not in theirs:
+            missing.add(name)
+            continue
+        assert requirement.specifier.contains(theirs[name]), f"{requirement} but {theirs[name]}"
+    assert missing == {"math-verify"}
+
+
 def test_the_ways_without_make_install_what_they_use():
     from packaging.requirements import Requirement
 
