@@ -55,7 +55,7 @@ def test_an_automatic_dtype_is_said_in_one_line_with_the_reason(run, monkeypatch
     expected = "float32, because this CPU has neither avx512_bf16 nor AMX"
     if instructions:
         expected = "bfloat16, because this CPU has avx512_bf16"
-    assert status == 0 and f"--dtype auto: {expected}" in err.splitlines()
+    assert status == 0 and f"qwenlab: --dtype auto: {expected}" in err.splitlines()
     assert json.loads(out.splitlines()[-1])["dtype"] == expected.partition(",")[0]
 
 
