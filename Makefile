@@ -52,9 +52,9 @@ test-other: $(VENV)/test.stamp ## run the tests without what Windows lacks, and 
 	@echo "==> Running the tests as on other systems (tests/without/simulated.py)"
 	@QWENLAB_WITHOUT=posix,float64 $(TESTS) $(ARGS)
 
-lab: $(VENV)/book.stamp ## open JupyterLab on the first lesson
+lab: $(VENV)/book.stamp ## open JupyterLab on the first lesson (ARGS="--no-browser --port 8889")
 	@# It serves this whole folder: lessons link to pages in book/.
-	@$(PYTHON) -m jupyterlab --LabApp.default_url=/lab/tree/$(FIRST)
+	@$(PYTHON) -m jupyterlab --LabApp.default_url=/lab/tree/$(FIRST) $(ARGS)
 
 read: $(VENV)/created ## print the order in which to read the library
 	@$(PYTHON) scripts/reading_order.py

@@ -126,7 +126,11 @@ def install_cell(address: Address) -> str:
     return "\n".join(
         [
             *lines,
-            f'    wanted = "qwenlab[notebook] @ git+{address.url}@{address.branch}"',
+            "    # Colab has both. Asking pip for them there would also bring jedi and a",
+            "    # newer parso, which its IPython does without.",
+            '    both = find_spec("ipywidgets") and find_spec("matplotlib")',
+            '    extra = "" if both else "[notebook]"',
+            f'    wanted = f"qwenlab{{extra}} @ git+{address.url}@{address.branch}"',
             '    pip = [sys.executable, "-m", "pip", "install", "--quiet", wanted]',
             "    done = subprocess.run(pip, capture_output=True, text=True)",
             "    if done.returncode:",

@@ -8,8 +8,11 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
+from urllib.parse import quote, urlsplit
+from urllib.request import ProxyHandler, build_opener
 
 import pytest
 import reading_order
@@ -141,6 +144,38 @@ def test_requirements_pin_everything_that_the_project_asks_for():
                 )
 
 
+# What Colab has, as published in pip-freeze.txt and os-info.txt of
+# github.com/googlecolab/backend-info on 24 November 2025 and on 19 August 2026.
+COLAB = {
+    "November 2025": """python==3.12.12 torch==2.9.0 numpy==2.0.2 tokenizers==0.22.1
+        safetensors==0.7.0 huggingface-hub==0.36.0 jinja2==3.1.6 tqdm==4.67.1 filelock==3.20.0
+        psutil==5.9.5 typer==0.20.0 ipywidgets==7.7.1 matplotlib==3.10.0""",
+    "August 2026": """python==3.13.15 torch==2.11.0 numpy==2.1.3 tokenizers==0.22.2
+        safetensors==0.8.0 huggingface-hub==1.27.0 jinja2==3.1.6 tqdm==4.67.3 filelock==3.32.3
+        psutil==5.9.5 typer==0.27.1 ipywidgets==7.7.1 matplotlib==3.10.0""",
+}
+
+
+@pytest.mark.parametrize("month", COLAB)
+def test_colab_replaces_nothing_of_its_own_for_the_library(month):
+    """Of all that the library asks for, Colab lacks only what reads mathematical answers."""
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    theirs = dict(pin.split("==") for pin in COLAB[month].split())
+    assert SpecifierSet(project["requires-python"]).contains(theirs["python"])
+    asked = project["dependencies"] + project["optional-dependencies"]["notebook"]
+    missing = set()
+    for requirement in map(Requirement, asked):
+        name = requirement.name.replace("_", "-")
+        if name not in theirs:
+            missing.add(name)
+            continue
+        assert requirement.specifier.contains(theirs[name]), f"{requirement} but {theirs[name]}"
+    assert missing == {"math-verify"}
+
+
 def test_the_ways_without_make_install_what_they_use():
     from packaging.requirements import Requirement
 
@@ -203,17 +238,54 @@ def test_every_make_command_in_the_prose_exists():
         assert set(commands) <= targets, path.name
 
 
-def test_make_lab_serves_the_whole_course_and_opens_a_lesson():
+def lab_recipe():
+    """What `make lab` gives to JupyterLab, the lesson that it opens, and the files to which links
+    lead from there."""
     recipes = (ROOT / "Makefile").read_text(encoding="utf-8")
     first = re.search(r"^FIRST := (.*)$", recipes, re.MULTILINE)[1]
     command = re.search(r"-m jupyterlab (.*)$", recipes, re.MULTILINE)[1]
-    assert command == "--LabApp.default_url=/lab/tree/$(FIRST)"  # no folder: the one of Makefile
-    opened = ROOT / first
-    pages = re.findall(r"\]\(([\w./-]+\.(?:md|ipynb))", opened.read_text(encoding="utf-8"))
-    assert any(page.startswith("../book/") for page in pages)
-    for page in pages:
-        target = (opened.parent / page).resolve()
-        assert target.is_file() and target.is_relative_to(ROOT)
+    lesson = ROOT / first
+    links = re.findall(r"\]\(([\w./-]+\.(?:md|ipynb))", lesson.read_text(encoding="utf-8"))
+    return command, first, [(lesson.parent / link).resolve() for link in links]
+
+
+def test_make_lab_serves_the_whole_course_and_opens_a_lesson():
+    command, _, pages = lab_recipe()
+    # no folder: that of the Makefile
+    assert command == "--LabApp.default_url=/lab/tree/$(FIRST) $(ARGS)"
+    assert any(page.parent == ROOT / "book" for page in pages)
+    assert all(page.is_file() and page.is_relative_to(ROOT) for page in pages)
+
+
+@pytest.mark.full
+def test_what_make_lab_starts_has_the_lesson_and_the_pages_that_it_links_to(tmp_path):
+    command, first, pages = lab_recipe()
+    quiet = "--no-browser --allow-root --ServerApp.port=0 --IdentityProvider.token=t"
+    arguments = command.replace("$(FIRST)", first).replace("$(ARGS)", quiet).split()
+    folders = ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR")
+    own = {f"JUPYTER_{name}": str(tmp_path / name) for name in folders}
+    told = tmp_path / "told.txt"
+    with told.open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", *arguments],
+            cwd=ROOT,
+            env=os.environ | own,
+            stderr=log,
+        )
+    get = build_opener(ProxyHandler({})).open
+    try:
+        while not (found := re.search(r"http://127\.0\.0\.1:\d+/", told.read_text("utf-8"))):
+            assert server.poll() is None, told.read_text("utf-8")
+            time.sleep(0.1)
+        with get(f"{found[0]}?token=t") as answer:
+            assert urlsplit(answer.url).path == f"/lab/tree/{first}"
+        for page in pages:
+            path = quote(page.relative_to(ROOT).as_posix())
+            with get(f"{found[0]}api/contents/{path}?content=0&token=t") as answer:
+                assert json.load(answer)["path"] == path
+    finally:
+        server.terminate()
+        server.wait()
 
 
 def steps_of(name):

@@ -92,7 +92,7 @@ def test_an_address_is_written_everywhere(copy):
     )  # what stood there still stands there
     assert settings["html"]["baseurl"] == "https://someone.github.io/qwenlab/"
     assert all(
-        f'"qwenlab[notebook] @ git+{URL}@main"' in "".join(c["source"]) for c in install_cells(copy)
+        f'"qwenlab{{extra}} @ git+{URL}@main"' in "".join(c["source"]) for c in install_cells(copy)
     )
     readme = (copy / "README.md").read_text(encoding="utf-8")
     assert f"{URL}/actions/workflows/test.yml/badge.svg?branch=main" in readme
@@ -220,23 +220,32 @@ def test_a_notebook_without_an_install_cell_gets_one_before_its_first_code_cell(
     )  # the title stays first
 
 
+NOTEBOOK = {"ipywidgets", "matplotlib"}  # of a machine for notebooks, such as Colab's
+
+
 @pytest.mark.parametrize("url", ["", URL])
-@pytest.mark.parametrize("present", [True, False])
-def test_the_install_cell_installs_only_where_qwenlab_is_missing(url, present, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("present", "extra"),
+    [({"qwenlab"}, None), (set(), "[notebook]"), ({"matplotlib"}, "[notebook]"), (NOTEBOOK, "")],
+)
+def test_the_install_cell_installs_only_what_is_missing(url, present, extra, monkeypatch, capsys):
+    missing = "qwenlab" not in present
     calls = []
 
     def pip(command, **options):
         calls.append(command)
         return subprocess.CompletedProcess(command, 0, "downloading", "a warning")
 
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if present else None)
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: object() if name in present else None
+    )
     monkeypatch.setattr("subprocess.run", pip)
     exec(install_cell(check_address(url, "main")), {})
     wanted = [sys.executable, "-m", "pip", "install", "--quiet"]
-    wanted += [f"qwenlab[notebook] @ git+{URL}@main"]
-    assert calls == ([wanted] if url and not present else [])
+    wanted += [f"qwenlab{extra} @ git+{URL}@main"]
+    assert calls == ([wanted] if url and missing else [])
     said = capsys.readouterr().out
-    assert said.count("\n") == (1 if not url and not present else 0)
+    assert said.count("\n") == (1 if not url and missing else 0)
 
 
 def test_the_install_cell_says_what_pip_said_when_pip_fails(monkeypatch, capsys):

@@ -13,7 +13,7 @@ from nbclient import NotebookClient
 
 AFTER = """
 import gc, json, sys
-import ipywidgets
+import ipywidgets, qwenlab
 from matplotlib import pyplot
 
 def alive(kind):
@@ -37,6 +37,7 @@ for box in alive(ipywidgets.VBox):
     moved += 1
     changed += len(seen) > 1
 print(json.dumps({
+    "qwenlab": qwenlab.__file__,
     "ipywidgets": ipywidgets.__version__,
     "widgets": moved,
     "changed": changed,

@@ -1,6 +1,8 @@
 """A model in a notebook's output: what the kernel sends, what a page does with it, and what is left
 to be saved."""
 
+import re
+
 import pytest
 from browser import open_page
 from jupyter_client.manager import start_new_kernel
@@ -39,8 +41,13 @@ class Notebook:
         self.models = {}
 
     def run(self, source: str) -> None:
+        """As a cell of the id "one"."""
         self.outputs.clear()
-        self.listen(self.client.execute(source))
+        about = {"code": source, "silent": False, "store_history": True, "allow_stdin": False}
+        session = self.client.session
+        message = session.msg("execute_request", about, metadata={"cellId": "one"})
+        self.client.shell_channel.send(message)
+        self.listen(message["header"]["msg_id"])
 
     def press(self, model: str) -> None:
         data = {"method": "custom", "content": {"event": "click"}}
@@ -84,6 +91,7 @@ def test_when_the_page_has_answered_the_still_is_what_is_saved(notebook):
     notebook.run(CELL)
     kept, asked, brought = notebook.html
     assert "a still" in kept and "run this cell" in kept and len(kept) < 20_000
+    assert re.search(r'data-place="\w+ one sides"', kept)
     assert asked == "" and len(brought) > 1_000_000
     (button,) = [key for key, state in notebook.models.items() if "icon" in state]
     (mark,) = notebook.models[button]["_dom_classes"]
@@ -114,6 +122,13 @@ def test_without_a_kernel_and_on_the_site_it_is_one_output(model, widget, monkey
 
 # --- The page ------------------------------------------------------------------------------------
 
+# Puts HTML into the place of an output.
+SHOW = """(html) => {
+  const place = document.getElementById("output-0");
+  place.innerHTML = "";
+  place.append(document.createRange().createContextualFragment(html));
+}"""
+
 
 @pytest.mark.browser
 def test_a_page_mounts_the_widget_answers_and_can_lose_the_scripts(
@@ -136,12 +151,7 @@ def test_a_page_mounts_the_widget_answers_and_can_lose_the_scripts(
     assert not page.get_by_text("run this cell").is_visible()
 
     # The output is made again, as when a reader scrolls back to it.
-    again = """(html) => {
-      const place = document.getElementById("output-0");
-      place.innerHTML = "";
-      place.append(document.createRange().createContextualFragment(html));
-    }"""
-    page.evaluate(again, kept)
+    page.evaluate(SHOW, kept)
     page.wait_for_selector(".qwl-page[data-state=ready]")
     assert complaints == []
 
@@ -150,5 +160,67 @@ def test_a_page_mounts_the_widget_answers_and_can_lose_the_scripts(
     page.goto((tmp_path / "saved.html").as_uri())
     assert page.get_by_text("a still").is_visible()
     assert page.get_by_text("run this cell").is_visible()  # once
+    assert complaints == []
+    page.close()
+
+
+@pytest.mark.browser
+def test_a_cell_that_runs_again_finds_its_controls_where_they_were_left(
+    chromium, model, tmp_path, monkeypatch
+):
+    """In its own kernel, where the cell still begins them as it did."""
+    sent = []
+    monkeypatch.setattr("qwenlab.teach.in_page.show_live", lambda *parts: sent.append(parts))
+    cell = "one"
+    monkeypatch.setattr("qwenlab.teach.in_page.running_cell", lambda: cell)
+    (tmp_path / "live.html").write_text(
+        '<meta charset="utf-8"><div id="output-0"></div>', encoding="utf-8"
+    )
+    page, complaints = open_page(chromium, (tmp_path / "live.html").as_uri())
+
+    def run(name, bring=False, **options):
+        model.widget(name, still="a still", **options)._ipython_display_()
+        kept, brings, _ = sent.pop()
+        page.evaluate(SHOW, kept + brings("") if bring else kept)
+        page.wait_for_selector("[data-state=ready]")
+
+    def values():
+        inputs = page.locator(".qwl-stage :is(input:not([type=radio]), input:checked, select)")
+        return inputs.evaluate_all("inputs => inputs.map(({ value }) => value)")
+
+    run("sides", bring=True, prompts=PROMPTS)
+    sides = values()
+    page.get_by_label("Question 1").fill("5+5?")
+    page.get_by_label("Start of answer 2").fill("7*8=5")
+    page.locator("input[value=left]").check()
+    page.get_by_label("extra pads").fill("3")
+    left = values()
+    drawn = page.locator(".qwl-stage").inner_text()
+    assert all(map(str.__ne__, (sides[0], *sides[3:]), (left[0], *left[3:])))
+    run("sides", bring=True, prompts=PROMPTS)
+    assert values() == left and page.locator(".qwl-stage").inner_text() == drawn
+    run("sides", prompts=[["2+2?", "2+2="], ["3*8?", "3*8="]])
+    assert values() == ["5+5?", "2+2=", "3*8?", "3*8=", *left[4:]]  # edited in the cell
+
+    cell = "two"
+    run("sides", prompts=PROMPTS)
+    assert values() == sides
+
+    # Each row of this one has a rule of its own.
+    mask = {"lines": ["7*8?", "12+35-7?"], "hints": [4, 4], "pad": "="}
+    run("mask", bring=True, **mask)
+    began = values()
+    page.locator(".qwl-stage input[value='1']").check()
+    page.locator(".qwl-stage input[value=later]").check()
+    page.get_by_label("Weights").select_option("layer 1, head 2")
+    left = values()
+    assert all(map(str.__ne__, began, left))
+    run("mask", **mask)
+    assert values() == left
+
+    cell = "one"
+    monkeypatch.setattr("qwenlab.teach.in_page._kernel", "restarted")
+    run("sides", prompts=PROMPTS)
+    assert values() == sides
     assert complaints == []
     page.close()

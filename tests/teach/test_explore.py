@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from bs4 import BeautifulSoup
 
-from qwenlab.teach import explore, exploring, heatmap, side_by_side, sphinx_page
+from qwenlab.teach import explore, exploring, heatmap, image, side_by_side, sphinx_page
 from qwenlab.teach.palette import STYLE
 
 CHROMIUM = shutil.which("chromium")
@@ -291,9 +291,12 @@ def test_without_ipywidgets_one_line_says_so(live, monkeypatch):
 def test_in_jupyterlab_pictures_grow_with_its_letters_and_leave_the_controls_in_view(
     live, tmp_path
 ):
+    from matplotlib import pyplot
+
     sync_api = pytest.importorskip("playwright.sync_api")
     picture = heatmap([list(range(8))] * 40, title="many rows")
-    html = picture._repr_html_()
+    figure = pyplot.figure(figsize=(3, 2))
+    html = picture._repr_html_() + image(figure, "an empty figure").body
     path = tmp_path / "page.html"
     path.write_text(
         f"""<!doctype html><meta charset=utf-8><div id=elsewhere>{html}</div>
@@ -306,7 +309,7 @@ def test_in_jupyterlab_pictures_grow_with_its_letters_and_leave_the_controls_in_
     measure = """id => {
       const style = (tag) => getComputedStyle(document.querySelector(`#${id} ${tag}`));
       return [parseFloat(style("tbody td").fontSize), parseFloat(style("tbody td").height),
-        parseFloat(style(".qwl").fontSize)]}"""
+        parseFloat(style(".qwl").fontSize), parseFloat(style("img").width)]}"""
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         tab = browser.new_page(viewport={"width": 960, "height": 540})

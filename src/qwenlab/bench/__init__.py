@@ -3,22 +3,34 @@
 from qwenlab.bench.beside import Peers, peers
 from qwenlab.bench.data_sheets import DEVICES, SHAPES, Device
 from qwenlab.bench.memory import MemoryPlan, memory_plan
+from qwenlab.bench.parallel import (
+    LINKS,
+    Link,
+    ParallelStep,
+    all_reduce_seconds,
+    parallel_step,
+)
 from qwenlab.bench.roofline import Machine, decode_bound, measure_machine
 from qwenlab.bench.sweeps import Sweep, sweep
 from qwenlab.bench.workloads import compare_workloads
 
 __all__ = [
     "DEVICES",
+    "LINKS",
     "SHAPES",
     "Device",
+    "Link",
     "Machine",
     "MemoryPlan",
+    "ParallelStep",
     "Peers",
     "Sweep",
+    "all_reduce_seconds",
     "compare_workloads",
     "decode_bound",
     "measure_machine",
     "memory_plan",
+    "parallel_step",
     "peers",
     "sweep",
 ]

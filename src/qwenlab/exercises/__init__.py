@@ -50,6 +50,7 @@ LESSONS = {
     14: ("turn-mask", "truncate", "part-factors"),
     15: ("rows-that-fit", "batch-bytes", "rows-in-budget"),
     16: ("fixed-rows", "may-flip", "count-flips"),
+    17: ("fair-share", "wire-bytes", "fewest-devices"),
 }
 
 

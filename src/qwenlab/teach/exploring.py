@@ -15,6 +15,7 @@ from html import escape
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from qwenlab.teach.in_kernel import running_cell
 from qwenlab.teach.palette import STYLE
 from qwenlab.teach.pictures import Html, bare_html
 
@@ -167,11 +168,8 @@ def _live(draw: Callable, controls: list[Control], widgets: ModuleType) -> "VBox
 
 def _place(draw: Callable, controls: list[Control]) -> tuple | None:
     """What a widget keeps when its cell runs again: the cell, the name of draw, those of its
-    controls. None where nobody says which cell runs: in a terminal, and where a notebook's
-    front end does not send it."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    kernel = getattr(shell, "kernel", None)
-    cell = kernel.get_parent().get("metadata", {}).get("cellId") if kernel else None
+    controls. None where nobody says which cell runs."""
+    cell = running_cell()
     if cell is None:
         return None
     names = tuple(control.name for control in controls)

@@ -5,7 +5,8 @@ each file says what a widget may call. The weights travel as a classic script, s
 as a file can load them: bfloat16 wherever that is exact, which holds for the shipped models, else
 float32. On the site they are written once, by `sphinx_page`, and loaded when a widget first asks
 for them. Live, they come in an output of their own, which is emptied as soon as the page has
-answered (`show_live`), so that a saved notebook keeps the still and not the weights.
+answered (`show_live`), so that a saved notebook keeps the still and not the weights. A cell that
+runs again finds its controls where the reader left them, until its kernel restarts.
 """
 
 import base64
@@ -13,6 +14,7 @@ import itertools
 import json
 import os
 import sys
+import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from html import escape
@@ -23,6 +25,7 @@ import torch
 
 from qwenlab.loading import TOKENIZER, find_checkpoint, load, shipped_names
 from qwenlab.model.model import Model
+from qwenlab.teach.in_kernel import running_cell, running_kernel
 from qwenlab.teach.page_tokenizer import PageModelError, pack_tokenizer
 from qwenlab.teach.palette import STYLE, scaled
 from qwenlab.teach.pictures import Html, bare_html
@@ -43,6 +46,7 @@ SCRIPTS = (
 MOST_BYTES = 5_000_000  # of safetensors: a page that takes longer to load is not read
 RUN_ME = "<p>Saved without its model: run this cell, and trust the notebook, to use it here.</p>"
 _marks = itertools.count(1)
+_kernel = uuid.uuid4().hex[:8]  # another one after a restart
 
 
 class PageModel(Html):
@@ -108,7 +112,7 @@ class PageWidget(Html):
         self.still = bare_html(f"This picture needs scripts: {name}." if still is None else still)
         self.opening = (
             f'<div class="qwl qwl-page" data-widget="{name}" data-model="{escape(model.name)}" '
-            f'data-options="{data}" style="--qwl-wide:{wide}px;--qwl-narrow:{narrow}px">'
+            f'data-options="{data}" style="--qwl-wide:{wide}px;--qwl-narrow:{narrow}px"'
         )
         body = self.placeholder()
         super().__init__(body, f"The widget {name}, on the model {model.name} in the page.")
@@ -117,14 +121,16 @@ class PageWidget(Html):
         return super()._repr_html_() + self.brings()
 
     def _ipython_display_(self) -> None:
-        kept = STYLE + self.placeholder(RUN_ME) + once_more("mount_all")
+        kept = STYLE + self.placeholder(RUN_ME, running_cell()) + once_more("mount_all")
         show_live(kept, self.brings, self.text)
 
-    def placeholder(self, note: str = "") -> str:
-        """The still, and a note that goes with it when the widget comes."""
+    def placeholder(self, note: str = "", cell: str | None = None) -> str:
+        """The still, and a note that goes with it when the widget comes. cell: the id of the
+        notebook's cell that runs."""
         style = scaled((FOLDER / "drawing.css").read_text(encoding="utf-8"))
         shown = f'<div class="qwl-still">{self.still}{note}</div>'
-        return f"<style>{style}</style>{self.opening}{shown}</div>"
+        place = "" if cell is None else f' data-place="{escape(f"{_kernel} {cell} {self.name}")}"'
+        return f"<style>{style}</style>{self.opening}{place}>{shown}</div>"
 
     def brings(self, last: str = "") -> str:
         return inline_scripts(self.model, [self.name], f"qwenlab.mount_all();{last}")
@@ -152,8 +158,7 @@ def show_live(kept: str, brings: Callable[[str], str], text: str) -> None:
     and in Colab (not tried), it stays, and the notebook is larger. Raises NotImplementedError,
     which makes IPython take `_repr_html_`, without a kernel and while the site is built.
     """
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    if os.environ.get("QWENLAB_PAGE") or getattr(shell, "kernel", None) is None:
+    if os.environ.get("QWENLAB_PAGE") or running_kernel() is None:
         raise NotImplementedError
     from IPython.display import display
 

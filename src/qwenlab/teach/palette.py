@@ -196,7 +196,7 @@ repeating-linear-gradient(135deg,var(--qwl-cross) 0 1.5px,var(--qwl-wasted) 1.5p
 .qwl.qwl .see {_PICKED}>th,.qwl.qwl :is({_SEEN}){{\
 color:var(--qwl-ink);text-decoration:underline 2px}}
 .qwl.qwl .see tr:focus{{outline:2px solid var(--qwl-ink)}}
-.qwl.qwl img{{max-width:100%;height:auto;background:#fff}}
+.qwl.qwl img{{width:calc(var(--w)*var(--qwl-px));max-width:100%;height:auto;background:#fff}}
 .qwl-controls{{display:flex;flex-wrap:wrap;gap:6px 22px;align-items:center;margin:0 0 8px}}
 .qwl-controls[hidden]{{display:none}}
 .qwl-controls :is(label,fieldset){{display:inline-flex;flex-wrap:wrap;gap:7px;\

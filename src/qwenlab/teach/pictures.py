@@ -34,10 +34,10 @@ def image(figure: "Figure", alt: str) -> Html:
     figure.savefig(png, format="png", dpi=90, bbox_inches="tight", facecolor="white")
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close(figure)
+    width = int.from_bytes(png.getvalue()[16:20], "big")  # in pixels, as every PNG's header has it
     data = base64.b64encode(png.getvalue()).decode()
-    return Html(
-        f'<div class="qwl"><img alt="{escape(alt)}" src="data:image/png;base64,{data}"></div>', alt
-    )
+    shown = f'<img alt="{escape(alt)}" style="--w:{width}" src="data:image/png;base64,{data}">'
+    return Html(f'<div class="qwl">{shown}</div>', alt)
 
 
 def side_by_side(*pictures: Any) -> Html:

@@ -29,6 +29,7 @@
 //   controls(...parts)          a line of controls, which wraps
 //   choice(label, [[value, text], ...], change)   radio buttons in one bar; .value; .disable(yes)
 //   toggle(label, checked, change), slider(label, {min, max, value}, change)     the same
+//   menu(label, [[value, text], ...], change)     the same, for many
 //   field(label, text, change)  one line of text, at most 200 characters; .value
 //   button(text, press, main=false)               .disable(yes), .text = "..."
 //   player({count, show, delay, back})            play, pause, step back, step, for a run of
@@ -54,6 +55,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
   "use strict";
 
   const widgets = (qwenlab.widgets ??= new Map()); // what builds each, by name
+  const stages = (qwenlab.stages ??= new Map()); // the newest of each cell of a live notebook
   const BLANK = { kind: "o", text: "" };
   const MOST_CHARACTERS = 200; // of a field
   let number = 0; // of radio groups and fields, whose names must differ within a page
@@ -413,8 +415,32 @@ globalThis.qwenlab = globalThis.qwenlab || {};
 
   // --- Controls --------------------------------------------------------------------------------
 
-  class Choice {
+  // What the reader does is told to `change`.
+  class Control {
+    constructor(label, change) {
+      Object.assign(this, { label, change });
+    }
+
+    disable(yes) {
+      this.input.disabled = yes;
+    }
+
+    offers() {
+      return true;
+    }
+
+    // As if the reader had done it.
+    move(value) {
+      if (this.value !== value && this.offers(value)) {
+        this.value = value;
+        this.change?.(this.value);
+      }
+    }
+  }
+
+  class Choice extends Control {
     constructor(label, values, change) {
+      super(label, change);
       const name = `qwl-choice-${++number}`;
       const settings = { type: "radio", name, autocomplete: "off" };
       this.inputs = values.map(([value], i) => {
@@ -436,13 +462,18 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       this.inputs.find((input) => input.value === String(value)).checked = true;
     }
 
+    offers(value) {
+      return this.inputs.some((input) => input.value === value);
+    }
+
     disable(yes) {
       this.root.disabled = yes;
     }
   }
 
-  class Toggle {
+  class Toggle extends Control {
     constructor(label, checked, change) {
+      super(label, change);
       this.input = element("input", { type: "checkbox", checked, autocomplete: "off" });
       this.root = element("label", {}, this.input, label);
       this.input.addEventListener("change", () => change?.(this.value));
@@ -455,14 +486,11 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     set value(value) {
       this.input.checked = value;
     }
-
-    disable(yes) {
-      this.input.disabled = yes;
-    }
   }
 
-  class Slider {
+  class Slider extends Control {
     constructor(label, { min = 0, max, value = min, step = 1 }, change) {
+      super(label, change);
       this.input = element("input", { type: "range", min, max, step, autocomplete: "off" });
       this.output = element("output");
       this.root = element("label", {}, label, this.input, this.output);
@@ -481,14 +509,33 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       this.input.value = value;
       this.output.textContent = this.input.value;
     }
+  }
 
-    disable(yes) {
-      this.input.disabled = yes;
+  class Menu extends Control {
+    constructor(label, values, change) {
+      super(label, change);
+      const options = values.map(([value, text]) => element("option", { value }, text));
+      this.input = element("select", { autocomplete: "off" }, ...options);
+      this.root = element("label", {}, label, this.input);
+      this.input.addEventListener("change", () => change?.(this.value));
+    }
+
+    get value() {
+      return this.input.value;
+    }
+
+    set value(value) {
+      this.input.value = value;
+    }
+
+    offers(value) {
+      return [...this.input.options].some((option) => option.value === value);
     }
   }
 
-  class Field {
+  class Field extends Control {
     constructor(label, text, change) {
+      super(label, change);
       const settings = { type: "text", value: text, autocomplete: "off", spellcheck: false };
       this.input = element("input", { ...settings, maxLength: MOST_CHARACTERS });
       this.limit = element("output", { className: "qwl-limit" });
@@ -513,10 +560,6 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     set value(text) {
       this.input.value = text;
       this.mark_limit();
-    }
-
-    disable(yes) {
-      this.input.disabled = yes;
     }
   }
 
@@ -621,6 +664,7 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       this.options = JSON.parse(placeholder.dataset.options || "{}");
       this.model = placeholder.dataset.model;
       this.calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+      this.made = []; // its controls
       this.root = element("div", { className: "qwl-stage" });
       this.sentence = element("p", { className: "qwl-sentence", role: "status" });
       this.listen(true);
@@ -667,20 +711,44 @@ globalThis.qwenlab = globalThis.qwenlab || {};
       return element("div", { className: "qwl-controls" }, ...parts);
     }
 
+    control(made) {
+      this.made.push(made);
+      return made;
+    }
+
     choice(label, values, change) {
-      return new Choice(label, values, change);
+      return this.control(new Choice(label, values, change));
     }
 
     toggle(label, checked, change) {
-      return new Toggle(label, checked, change);
+      return this.control(new Toggle(label, checked, change));
     }
 
     slider(label, range, change) {
-      return new Slider(label, range, change);
+      return this.control(new Slider(label, range, change));
+    }
+
+    menu(label, values, change) {
+      return this.control(new Menu(label, values, change));
     }
 
     field(label, text, change) {
-      return new Field(label, text, change);
+      return this.control(new Field(label, text, change));
+    }
+
+    // Once it is built: its controls go where the reader left those of an earlier stage, one by
+    // one in the order in which they were made. One that begins elsewhere now, because its cell was
+    // edited, stays there.
+    take_over(earlier) {
+      for (const control of this.made) {
+        control.first = control.value;
+      }
+      this.made.forEach((control, i) => {
+        const before = earlier?.made[i];
+        if (before?.label === control.label && before.first === control.first) {
+          control.move(before.value);
+        }
+      });
     }
 
     button(text, press, main = false) {
@@ -726,6 +794,11 @@ globalThis.qwenlab = globalThis.qwenlab || {};
     stage.root.inert = true; // nothing can be pressed before the model is there
     try {
       await build(stage);
+      const { place } = placeholder.dataset; // nothing on the site, where no cell runs again
+      if (place) {
+        stage.take_over(stages.get(place));
+        stages.set(place, stage);
+      }
       placeholder.dataset.state = "ready";
     } catch (error) {
       placeholder.dataset.state = "failed";

@@ -195,14 +195,10 @@ font:12px/1 ui-monospace,Menlo,Consolas,monospace}
       const { stage } = this;
       const rows = lines.map((line, b) => [b, line]);
       const rules = Object.keys(RULES).map((rule) => [rule, rule]);
+      const choice = stage.choice("Row", rows, (b) => this.choose(Number(b))); // has its own rule
       this.rule = stage.choice("Hides", rules, (rule) => this.change_rule(rule));
       this.undo = stage.button("Undo flips", () => this.reset());
-      const controls = stage.controls(
-        stage.choice("Row", rows, (b) => this.choose(Number(b))),
-        this.rule,
-        this.weights_menu(),
-        this.undo,
-      );
+      const controls = stage.controls(choice, this.rule, this.weights_menu(), this.undo);
       controls.classList.add("qwl-mask-controls");
       this.grid = stage.grid("Who sees whom", { pick: (i, j) => this.pick(i - 1, j - 1) });
       this.why = element("p", { className: "qwl-mask-why" });
@@ -223,19 +219,18 @@ font:12px/1 ui-monospace,Menlo,Consolas,monospace}
 
     weights_menu() {
       const { num_hidden_layers: layers, num_attention_heads: heads } = this.model.config;
-      const none = element("option", { value: "" }, "none");
-      const menu = element("select", { autocomplete: "off" }, none);
+      const values = [["", "none"]];
       for (let layer = 0; layer < layers; layer++) {
         for (let head = 0; head < heads; head++) {
-          const words = `layer ${layer + 1}, head ${head + 1}`;
-          menu.append(element("option", { value: `${layer} ${head}` }, words));
+          values.push([`${layer} ${head}`, `layer ${layer + 1}, head ${head + 1}`]);
         }
       }
-      menu.addEventListener("change", () => {
-        this.shade = menu.value ? menu.value.split(" ").map(Number) : null;
+      const menu = this.stage.menu("Weights", values, (value) => {
+        this.shade = value ? value.split(" ").map(Number) : null;
         this.draw_mask();
       });
-      return element("label", { className: "qwl-mask-menu" }, "Weights", menu);
+      menu.root.className = "qwl-mask-menu";
+      return menu;
     }
 
     // --- What the reader does ---
