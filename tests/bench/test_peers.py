@@ -93,14 +93,20 @@ def test_random_weights_are_held_once_and_are_the_same(folder):
     before = torch.random.get_rng_state()
     ours, theirs = twins.load_twins(None, "small")
     assert torch.equal(torch.random.get_rng_state(), before)
-    assert ours.generate([[1, 2, 3], [4]], 5) == theirs.generate(
-        [[1, 2, 3], [4]], 5
-    )  # ours has laid out its weights by now
+    assert ours.generate([[1, 2, 3], [4]], 5) == theirs.generate([[1, 2, 3], [4]], 5)
     named = dict(theirs.model.named_parameters())
     for name, parameter in ours.model.named_parameters():
         assert parameter.data_ptr() == named[name].data_ptr() and parameter.dtype == torch.float32
     half, other = twins.load_twins(None, "small", "bfloat16")
     assert half.model.dtype == other.model.dtype == torch.bfloat16
+
+
+def test_a_shape_is_measured_as_load_makes_it(folder):
+    """Else our plain code would be measured, which nobody runs on a CPU."""
+    loaded, _ = twins.load_twins(folder, None)
+    of_shape, _ = twins.load_twins(None, "small")
+    kinds = {type(module) for module in of_shape.model.modules()}
+    assert kinds == {type(module) for module in loaded.model.modules()}
 
 
 def test_the_published_shape():

@@ -8,6 +8,7 @@ from torch import Tensor
 from qwenlab.engine.generation import generate
 from qwenlab.engine.padding import left_pad
 from qwenlab.errors import QwenlabError
+from qwenlab.fast import optimize
 from qwenlab.loading import choose_device, choose_dtype, find_checkpoint, first_line, load
 from qwenlab.model.config import Config
 from qwenlab.model.model import Model
@@ -135,4 +136,6 @@ def load_twins(
     # The very same parameters: nothing is held twice, even where ours changes a weight's layout.
     shared = {name: named[name] for name, _ in ours.named_parameters()}
     ours.load_state_dict(shared, assign=True)
+    if device.type == "cpu":
+        optimize(ours)  # as `load` does
     return Ours(ours), Theirs(theirs)
