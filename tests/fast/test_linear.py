@@ -3,11 +3,13 @@ told."""
 
 import itertools
 import os
+import threading
 
 import pytest
 import torch
 import torch.nn.functional as F
 from helpers import WITHOUT, difference
+from tqdm import TMonitor, tqdm
 
 from qwenlab.fast import linear
 
@@ -132,7 +134,7 @@ def test_onednn_is_off_for_one_product_only_and_not_where_another_thread_could_n
     states = []
     mv = torch.mv
     monkeypatch.setattr(torch, "mv", lambda *given: states.append(onednn_is_on()) or mv(*given))
-    monkeypatch.setattr(linear.threading, "active_count", lambda: 1)
+    monkeypatch.setattr(linear.threading, "enumerate", lambda: [threading.main_thread()])
     x, weight = torch.ones(2, 8), torch.ones(6, 8)
     expected = linear.by_row(x, weight)
     assert states == [False, False] and onednn_is_on()
@@ -140,8 +142,26 @@ def test_onednn_is_off_for_one_product_only_and_not_where_another_thread_could_n
         linear.by_row(torch.ones(2, 7), weight)
     assert onednn_is_on()
     states.clear()
-    monkeypatch.setattr(linear.threading, "active_count", lambda: 2)
-    assert torch.equal(linear.by_row(x, weight), expected) and not states
+    monkeypatch.undo()
+    monkeypatch.setattr(torch, "mv", lambda *given: states.append(onednn_is_on()) or mv(*given))
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)
+    other.start()
+    try:
+        assert difference(linear.by_row(x, weight), expected) < 1e-6 and not states
+    finally:
+        done.set()
+        other.join()
+
+
+@torch.no_grad()
+def test_a_progress_bar_is_no_thread_that_could_notice(monkeypatch):
+    bar = tqdm(total=1, disable=True)  # starts the thread that redraws bars
+    assert any(isinstance(thread, TMonitor) for thread in threading.enumerate())
+    mine = [thread for thread in threading.enumerate() if isinstance(thread, TMonitor)]
+    monkeypatch.setattr(linear.threading, "enumerate", lambda: [threading.main_thread(), *mine])
+    assert not linear.others_might_compute()
+    bar.close()
 
 
 def onednn_is_on():

@@ -26,6 +26,7 @@ from time import perf_counter
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from tqdm import TMonitor
 
 ROW_COUNTS = (1, 2, 3, 4, 8, 16, 32, 64)  # those measured; the counts between them use the next
 MAX_ROWS = 256  # up to here the last measurement counts; beyond it the kernels hardly differ
@@ -46,13 +47,16 @@ def measured_for(rows: int) -> int:
     return ROW_COUNTS[-1]
 
 
+BLOCKS_UP_TO = 4  # rows
 MEASURED_FOR = [measured_for(rows) for rows in range(MAX_ROWS + 1)]
 
 
 def transposed(x: Tensor, weight: Tensor) -> Tensor:
-    """(W x^T)^T, the matrix in blocks of rows, as one batch of smaller products. With the matrix
-    first the library takes another kernel, and the threads share out the blocks even where x is a
-    single row."""
+    """(W x^T)^T: the matrix comes first, which is another kernel of the same library. For a few
+    rows it comes in blocks, as one batch of smaller products, because then the threads share out
+    even the product with a single row; for more, each block would prepare x anew."""
+    if len(x) > BLOCKS_UP_TO:
+        return (weight @ x.T).T.contiguous()
     blocks = math.gcd(len(weight), 4 * torch.get_num_threads())
     matrices = weight.view(blocks, -1, weight.shape[1])  # (blocks, N / blocks, K)
     out = torch.bmm(matrices, x.T.expand(blocks, -1, -1))  # (blocks, N / blocks, rows)
@@ -79,8 +83,8 @@ def onednn(x: Tensor, weight: Tensor) -> Tensor:
 def by_row(x: Tensor, weight: Tensor) -> Tensor:
     """Each row as a vector, by PyTorch's own kernel, which in bfloat16 reads more than twice as
     fast as oneDNN's. It is taken only while oneDNN is switched off, in the whole process, and so
-    not where another thread might notice."""
-    if threading.active_count() > 1:
+    not where another thread might notice: then F.linear computes."""
+    if others_might_compute():
         return F.linear(x, weight)
     before = torch._C._get_mkldnn_enabled()
     try:
@@ -88,6 +92,13 @@ def by_row(x: Tensor, weight: Tensor) -> Tensor:
         return torch.stack([torch.mv(weight, row) for row in x])
     finally:
         torch._C._set_mkldnn_enabled(before)
+
+
+def others_might_compute() -> bool:
+    """Whether there is another thread of Python. The one that redraws tqdm's bars doesn't count."""
+    if threading.active_count() == 1:
+        return False
+    return sum(not isinstance(thread, TMonitor) for thread in threading.enumerate()) > 1
 
 
 BY_ROW_AT_MOST = 2  # more rows would read the matrix too often
