@@ -59,7 +59,7 @@ lab: $(VENV)/book.stamp ## open JupyterLab on the first lesson (ARGS="--no-brows
 read: $(VENV)/created ## print the order in which to read the library
 	@$(PYTHON) scripts/reading_order.py
 
-new-lesson: $(VENV)/book.stamp ## start a lesson of your own: NAME=17-my-lesson TITLE="My lesson"
+new-lesson: $(VENV)/book.stamp ## start a lesson of your own: NAME=18-my-lesson TITLE="My lesson"
 	@$(PYTHON) scripts/new_lesson.py "$$NAME" "$$TITLE"
 
 repository: $(VENV)/created ## set the course's address: URL=https://host/owner/repo BRANCH=main (URL= removes it)
