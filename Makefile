@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TESTS := OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help book test test-all test-other lab read new-lesson repository clean distclean
+.PHONY: help book test test-all test-other test-scale lab read new-lesson repository clean distclean
 
 help: ## list the targets
 	@echo "qwenlab: the targets of this Makefile"
@@ -51,6 +51,10 @@ test-all: $(VENV)/test.stamp $(WIDGETS7)/stamp ## run the tests with every prope
 test-other: $(VENV)/test.stamp ## run the tests without what Windows lacks, and without float64 as on Apple's GPUs
 	@echo "==> Running the tests as on other systems (tests/without/simulated.py)"
 	@QWENLAB_WITHOUT=posix,float64 $(TESTS) $(ARGS)
+
+test-scale: $(VENV)/test.stamp ## run the tests of several processes, with torchrun too
+	@echo "==> Running the tests of several processes"
+	@QWENLAB_SCALE=1 $(TESTS) tests/scale $(ARGS)
 
 lab: $(VENV)/book.stamp ## open JupyterLab on the first lesson (ARGS="--no-browser --port 8889")
 	@# It serves this whole folder: lessons link to pages in book/.

@@ -92,7 +92,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def run(arguments: list[str]) -> int:
     """Runs the command and returns its exit status. Any error is printed as one line."""
     try:
-        ranks.check_command(next((each for each in arguments if each in COMMANDS), None))
+        if arguments and arguments[0] in COMMANDS:
+            ranks.check_command(arguments[0])
         status = app(arguments or ["--help"], prog_name="qwenlab", standalone_mode=False)
         sys.stdout.flush()
         ranks.leave()

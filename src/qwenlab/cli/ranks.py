@@ -21,7 +21,7 @@ def started() -> int:
     return int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
 
 
-def check_command(name: str | None) -> None:
+def check_command(name: str) -> None:
     """Raises QwenlabError if torchrun has started several of a command that runs in one process."""
     if started() > 1 and name not in TOGETHER:
         raise QwenlabError(f"{name} runs in one process; torchrun is for {' and '.join(TOGETHER)}")
