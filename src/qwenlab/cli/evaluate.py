@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qwenlab.cli import options
-from qwenlab.cli.common import count, introduce, open_endpoints, open_model
+from qwenlab.cli.common import count, introduce, open_endpoints, open_model, open_ray
 from qwenlab.cli.threads import Threads
 from qwenlab.console import say
 from qwenlab.errors import QwenlabError
@@ -52,6 +52,7 @@ def evaluate(
     limit: Limit = None,
     output: Output = None,
     endpoint: options.Endpoint = None,
+    ray: options.Ray = None,
     threads: options.Threads = options.AUTO,
     dtype: options.Dtype = None,
     device: options.Device = None,
@@ -81,6 +82,7 @@ def vote(
     limit: Limit = None,
     output: Output = None,
     endpoint: options.Endpoint = None,
+    ray: options.Ray = None,
     threads: options.Threads = options.AUTO,
     dtype: options.Dtype = None,
     device: options.Device = None,
@@ -105,6 +107,7 @@ def answer_and_grade(
     limit: int | None,
     output: Path | None,
     endpoint: list[str] | None,
+    ray: int | None,
     threads: str,
     dtype: str | None,
     device: str | None,
@@ -118,11 +121,13 @@ def answer_and_grade(
     problems = chosen(load_problems(data), data, "subject", subject)
     problems = chosen(problems, data, "level", level)[:limit]
     if endpoint:
-        network, tokenizer = open_endpoints(endpoint, model, dtype, device)
+        network, tokenizer = open_endpoints(endpoint, model, dtype, device, ray)
+    elif ray is not None:
+        network, tokenizer = open_ray(ray, model, dtype, device, wanted.number)
     else:
         network, tokenizer = open_model(model, dtype, device)
     try:
-        if endpoint:
+        if endpoint or ray:
             say(f"{network}, {count(problems, 'problem')}")
         else:
             rows = min(size if isinstance(size, int) else ROWS, len(problems) * samples)

@@ -76,6 +76,14 @@ Endpoint = Annotated[
     ),
 ]
 
+Ray = Annotated[
+    int | None,
+    typer.Option(
+        help="Have so many processes answer, each with the model and --threads threads (auto: "
+        "one), on this machine or in the Ray cluster at RAY_ADDRESS."
+    ),
+]
+
 
 def names_in(text: str) -> list[str]:
     """The names in a list separated by commas."""
