@@ -33,6 +33,21 @@ def open_model(name: str, dtype: "Dtype", device: str | None) -> "tuple[Model, T
     return network, tokenizer
 
 
+def compile_step(network: "Model") -> None:
+    """`--compile`, for the number of threads that is set now. Lines on stderr say how far it is, or
+    why the model runs without."""
+    from qwenlab import fast
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")  # PyTorch has several for its own developers
+        warnings.filterwarnings("always", "not compiled")
+        fast.compile(
+            network, on_progress=lambda rows: say(f"compiling the step of {plural(rows, 'row')}")
+        )
+    for warning in caught:
+        say(warning.message)
+
+
 def open_endpoints(
     urls: Sequence[str], name: str, dtype: "Dtype", device: str | None
 ) -> "tuple[Endpoints, Tokenizer]":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qwenlab.cli import options
-from qwenlab.cli.common import count, introduce, open_endpoints, open_model
+from qwenlab.cli.common import compile_step, count, introduce, open_endpoints, open_model
 from qwenlab.cli.threads import Threads
 from qwenlab.console import say
 from qwenlab.errors import QwenlabError
@@ -55,6 +55,7 @@ def evaluate(
     threads: options.Threads = options.AUTO,
     dtype: options.Dtype = None,
     device: options.Device = None,
+    compile: options.Compile = False,
 ) -> None:
     """Answer problems, grade the answers, summarise."""
     given = dict(locals())
@@ -84,6 +85,7 @@ def vote(
     threads: options.Threads = options.AUTO,
     dtype: options.Dtype = None,
     device: options.Device = None,
+    compile: options.Compile = False,
 ) -> None:
     """Let sampled answers vote (self-consistency)."""
     given = dict(locals())
@@ -108,6 +110,7 @@ def answer_and_grade(
     threads: str,
     dtype: str | None,
     device: str | None,
+    compile: bool,
     **generation: object,
 ) -> None:
     """Both commands: runs `task` on the chosen problems, then prints its table."""
@@ -118,6 +121,8 @@ def answer_and_grade(
     problems = chosen(load_problems(data), data, "subject", subject)
     problems = chosen(problems, data, "level", level)[:limit]
     if endpoint:
+        if compile:
+            raise QwenlabError("--compile is given, but --endpoint has a server compute the steps")
         network, tokenizer = open_endpoints(endpoint, model, dtype, device)
     else:
         network, tokenizer = open_model(model, dtype, device)
@@ -127,6 +132,8 @@ def answer_and_grade(
         else:
             rows = min(size if isinstance(size, int) else ROWS, len(problems) * samples)
             introduce(model, network, count(problems, "problem"), wanted.use(network, rows))
+            if compile:
+                compile_step(network)
         result = task(
             network,
             tokenizer,
