@@ -66,7 +66,7 @@ html_js_files = ["terms.js"]
 
 def build(folder):
     command = [sys.executable, "-m", "sphinx", "-W", "-n", "-q", str(folder), str(folder / "html")]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, encoding="utf-8")
+    return subprocess.run(command, capture_output=True, text=True, timeout=1800, encoding="utf-8")
 
 
 def write_book(folder, glossary=GLOSSARY):

@@ -60,7 +60,7 @@ def small_book(folder, cell, **metadata):
 
 def build(folder, *flags):
     command = [str(Path(sys.executable).parent / "jupyter-book"), "build", str(folder), *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, encoding="utf-8")
+    return subprocess.run(command, capture_output=True, text=True, timeout=1800, encoding="utf-8")
 
 
 def test_a_failing_cell_fails_the_build_each_time(tmp_path):
