@@ -15,8 +15,8 @@ from helpers import difference, random_hybrid, random_model
 
 import qwenlab
 from qwenlab import fast
-from qwenlab.fast import compiled
-from qwenlab.fast.compiled import CompiledModel, Graphs
+from qwenlab.fast import graphs
+from qwenlab.fast.graphs import CompiledModel, Graphs
 from qwenlab.model.attention import eager
 
 TRACED = "eager"
@@ -34,9 +34,9 @@ def steps(monkeypatch):
     counted = []
     run = Graphs.step
 
-    def counting(graphs, batch):
+    def counting(self, batch):
         counted.append(len(batch.slots))
-        return run(graphs, batch)
+        return run(self, batch)
 
     monkeypatch.setattr(Graphs, "step", counting)
     return counted
@@ -172,7 +172,7 @@ def test_a_compiler_that_fails_leaves_the_model_as_it_was():
 
 
 @pytest.mark.skipif(
-    not any(map(compiled.shutil.which, compiled.compilers())), reason="needs a C++ compiler"
+    not any(map(graphs.shutil.which, graphs.compilers())), reason="needs a C++ compiler"
 )
 def test_the_real_compiler_does_so_too(steps):
     model = random_model(num_hidden_layers=1)

@@ -70,9 +70,16 @@ class Product(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.weight.float()
-        rows = x.float().reshape(-1, x.shape[-1])  # (rows, K)
+        rows = stored(x).float().view(-1, x.shape[-1])  # (rows, K)
         sums = [(weight * row).sum(-1) for row in rows.unbind()]
         return torch.stack(sums).to(x.dtype).view(*x.shape[:-1], -1)
+
+
+def stored(x: Tensor) -> Tensor:
+    """x, computed once: a compiler would compute it anew in every loop that reads it, but what is
+    read by strides must be in memory."""
+    x = x.contiguous()
+    return x.as_strided(x.shape, x.stride())
 
 
 def grouped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
@@ -80,9 +87,9 @@ def grouped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tens
     k, v (B, KVH, K, D); mask (B, 1, 1, K)."""
     rows, heads, _, head_dim = q.shape
     kv_heads = k.shape[1]
-    q = q.reshape(rows, kv_heads, heads // kv_heads, 1, head_dim)
+    q = stored(q).view(rows, kv_heads, heads // kv_heads, 1, head_dim)
     scores = (q.float() * k[:, :, None].float()).sum(-1) * scale  # (B, KVH, G, K)
-    weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
+    weights = stored(scores.masked_fill(~mask, float("-inf")).softmax(-1))
     out = (weights[..., None] * v[:, :, None].float()).sum(-2)  # (B, KVH, G, D)
     return out.view(rows, heads, 1, head_dim).to(v.dtype)
 
