@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TESTS := OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help book test test-all test-other lab read new-lesson repository clean distclean
+.PHONY: help book test test-all test-other test-scale lab read new-lesson repository clean distclean
 
 help: ## list the targets
 	@echo "qwenlab: the targets of this Makefile"
@@ -52,6 +52,10 @@ test-other: $(VENV)/test.stamp ## run the tests without what Windows lacks, and 
 	@echo "==> Running the tests as on other systems (tests/without/simulated.py)"
 	@QWENLAB_WITHOUT=posix,float64 $(TESTS) $(ARGS)
 
+test-scale: $(VENV)/test.stamp ## run the tests of several processes, with torchrun too
+	@echo "==> Running the tests of several processes"
+	@QWENLAB_SCALE=1 $(TESTS) tests/scale $(ARGS)
+
 lab: $(VENV)/book.stamp ## open JupyterLab on the first lesson (ARGS="--no-browser --port 8889")
 	@# It serves this whole folder: lessons link to pages in book/.
 	@$(PYTHON) -m jupyterlab --LabApp.default_url=/lab/tree/$(FIRST) $(ARGS)
@@ -59,7 +63,7 @@ lab: $(VENV)/book.stamp ## open JupyterLab on the first lesson (ARGS="--no-brows
 read: $(VENV)/created ## print the order in which to read the library
 	@$(PYTHON) scripts/reading_order.py
 
-new-lesson: $(VENV)/book.stamp ## start a lesson of your own: NAME=17-my-lesson TITLE="My lesson"
+new-lesson: $(VENV)/book.stamp ## start a lesson of your own: NAME=18-my-lesson TITLE="My lesson"
 	@$(PYTHON) scripts/new_lesson.py "$$NAME" "$$TITLE"
 
 repository: $(VENV)/created ## set the course's address: URL=https://host/owner/repo BRANCH=main (URL= removes it)

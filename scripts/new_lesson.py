@@ -1,4 +1,4 @@
-"""Starts a lesson of your own (`make new-lesson NAME=17-my-lesson TITLE="My lesson"`).
+"""Starts a lesson of your own (`make new-lesson NAME=18-my-lesson TITLE="My lesson"`).
 
 It copies notebooks/template/lesson.ipynb under that name and title, and adds the lesson to the
 site's contents (_toc.yml) and to the path on its first page (book/welcome.md), behind the last one.
@@ -88,7 +88,7 @@ def notebook_text(root: Path, last: Path, title: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", help="such as 17-my-lesson")
+    parser.add_argument("name", help="such as 18-my-lesson")
     parser.add_argument("title", help="the heading of its page")
     arguments = parser.parse_args()
     try:

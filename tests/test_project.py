@@ -44,7 +44,7 @@ def text_of(path):
 # Each may import those before it.
 LAYERS = (
     "errors files interrupts orders fingerprints run_folder console text model fast loading engine chat "
-    "evaluation training bench exercises teach cli"
+    "evaluation scale training bench exercises teach cli"
 ).split()
 
 

@@ -25,6 +25,12 @@ from qwenlab.text.tokenizer import FILE as TOKENIZER
 from qwenlab.text.tokenizer import Tokenizer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+AUTO = "auto"
+# Instructions that multiply bfloat16 numbers; without them bfloat16 is slower than float32.
+BFLOAT16_INSTRUCTIONS = {
+    "avx512_bf16": "_is_avx512_bf16_supported",
+    "AMX": "_is_amx_tile_supported",
+}
 # Only these are downloaded: weights in a format that can't hold code, settings, and the chat
 # template, which runs in a sandbox.
 SMALL = ["*.json", "chat_template.jinja"]
@@ -47,7 +53,8 @@ def load(
 
     name: a shipped model ("tiny"; a folder of that name is "./tiny"), else a folder in Hugging Face
     layout (config.json, tokenizer.json, *.safetensors), else a hub id ("Qwen/Qwen3-0.6B"), which is
-    downloaded once. dtype: a torch.dtype or its name; None = float32 on a CPU, bfloat16 on a GPU.
+    downloaded once. dtype: a torch.dtype or its name; None = float32 on a CPU, bfloat16 on a GPU;
+    "auto" = bfloat16 also on a CPU that has instructions for it.
     device: None = a GPU if there is one.
 
     fast: whether to apply `qwenlab.fast.optimize` on a CPU; logits then differ by rounding only.
@@ -159,13 +166,27 @@ def choose_device(device: Device) -> torch.device:
 
 
 def choose_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
-    """The given dtype; None: float32 on a CPU, bfloat16 on a GPU. Raises CheckpointError."""
+    """The given dtype; None: float32 on a CPU, bfloat16 on a GPU; "auto": see `auto_dtype`. Raises
+    CheckpointError."""
     if dtype is None:
         return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if dtype == AUTO:
+        return auto_dtype(device)[0]
     chosen = DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
     if chosen not in DTYPES.values():
-        raise CheckpointError(f"dtype is {dtype!r}, expected one of {', '.join(DTYPES)}")
+        expected = ", ".join([*DTYPES, AUTO])
+        raise CheckpointError(f"dtype is {dtype!r}, expected one of {expected}")
     return chosen
+
+
+def auto_dtype(device: torch.device) -> tuple[torch.dtype, str]:
+    """bfloat16 where the device has instructions for it, else float32, and the reason in words."""
+    if device.type != "cpu":
+        return torch.bfloat16, f"{device} is no CPU"
+    for name, test in BFLOAT16_INSTRUCTIONS.items():
+        if hasattr(torch.cpu, test) and getattr(torch.cpu, test)():
+            return torch.bfloat16, f"this CPU has {name}"
+    return torch.float32, f"this CPU has neither {' nor '.join(BFLOAT16_INSTRUCTIONS)}"
 
 
 def find_checkpoint(name: str | Path, weights: bool = True) -> Path:

@@ -221,7 +221,7 @@ def test_auto_divides_the_same_bytes(shipped, monkeypatch):
         ),
         ({"context": 1}, "context is 1, expected a whole number of at least 2"),
         ({"device_bytes": 0}, "device_bytes is 0, expected a whole number of at least 1"),
-        ({"dtype": "int8"}, "dtype is 'int8', expected one of float32, bfloat16, float16"),
+        ({"dtype": "int8"}, "dtype is 'int8', expected one of float32, bfloat16, float16, auto"),
         ({"model_or_config": "tinny"}, "no checkpoint 'tinny'"),
         ({"prompt_tokens": 64}, "prompt_tokens is 64, expected a whole number of at least 1 and"),
         ({"grows": 1}, "grows is 1, expected True or False"),

@@ -335,7 +335,7 @@ def test_the_old_command_names_the_new_one(monkeypatch, capsys):
         (["--new-tokens", "1"], "new_tokens is 1, expected a whole number of at least 2"),
         (["--repeats", "0"], "repeats is 0, expected a whole number of at least 1"),
         (["--threads", "0"], "--threads is 0, expected a whole number of at least 1"),
-        (["--dtype", "int8"], "dtype is 'int8', expected one of float32, bfloat16, float16"),
+        (["--dtype", "int8"], "dtype is 'int8', expected one of float32, bfloat16, float16, auto"),
         (["--device", "abacus"], "device 'abacus' can't be used"),
         (["--model", "./nowhere"], "no checkpoint './nowhere'"),
         (["--shape", "0.6b"], "both a model and a shape, expected one of them"),

@@ -383,7 +383,7 @@ def test_a_checkpoint_without_a_template_needs_raw(run, tmp_path):
             ["--strategy", "magic"],
             "strategy is 'magic', expected one of sequential, static, early-stop, continuous",
         ),
-        (["--dtype", "int8"], "dtype is 'int8', expected one of float32, bfloat16, float16"),
+        (["--dtype", "int8"], "dtype is 'int8', expected one of float32, bfloat16, float16, auto"),
         (["--device", "abacus"], "device 'abacus' can't be used"),
         (["--temperature", "warm"], "Invalid value for '--temperature'"),
         (["--no-such-option"], "No such option"),

@@ -4,8 +4,10 @@ whatever is wrong."""
 import json
 
 import pytest
+import torch
 
 from qwenlab.cli.main import main
+from qwenlab.loading import BFLOAT16_INSTRUCTIONS
 
 QUICK = ["--batch", "1,3", "--prompt-tokens", "4", "--new-tokens", "3", "--repeats", "2"]
 
@@ -42,6 +44,19 @@ def test_dtype_and_threads_are_taken(run):
     status, out, _ = run("--model", "tiny", *QUICK, "--dtype", "bfloat16", "--threads", "1")
     found = json.loads(out.splitlines()[-1])
     assert status == 0 and found["dtype"] == "bfloat16" and found["machine"].endswith(", 1 thread")
+
+
+@pytest.mark.parametrize("instructions", [True, False])
+def test_an_automatic_dtype_is_said_in_one_line_with_the_reason(run, monkeypatch, instructions):
+    for test in BFLOAT16_INSTRUCTIONS.values():
+        monkeypatch.setattr(torch.cpu, test, lambda: instructions, raising=False)
+    command = ("--model", "tiny", *QUICK, "--dtype", "auto", "--device", "cpu")
+    status, out, err = run(*command)
+    expected = "float32, because this CPU has neither avx512_bf16 nor AMX"
+    if instructions:
+        expected = "bfloat16, because this CPU has avx512_bf16"
+    assert status == 0 and f"qwenlab: --dtype auto: {expected}" in err.splitlines()
+    assert json.loads(out.splitlines()[-1])["dtype"] == expected.partition(",")[0]
 
 
 def test_several_dtypes_are_measured_one_after_the_other(run):
@@ -89,10 +104,10 @@ def test_help_names_every_option(run):
         (["--new-tokens", "99999"], "new ones: expected at most"),
         (["--repeats", "0"], "repeats is 0, expected a whole number of at least 1"),
         (["--threads", "0"], "--threads is 0, expected a whole number of at least 1"),
-        (["--dtype", "int8"], "dtype is 'int8', expected one of float32, bfloat16, float16"),
+        (["--dtype", "int8"], "dtype is 'int8', expected one of float32, bfloat16, float16, auto"),
         (
             ["--dtype", "float32,int8"],
-            "dtype is 'int8', expected one of float32, bfloat16, float16",
+            "dtype is 'int8', expected one of float32, bfloat16, float16, auto",
         ),
         (["--device", "abacus"], "device 'abacus' can't be used"),
         (["--model", "./nowhere"], "no checkpoint './nowhere'"),

@@ -36,7 +36,7 @@ def test_random_ragged_batches(model, seed):
                 )
 
 
-@pytest.fixture(params=["linear", "transposed", "shared", "onednn"])
+@pytest.fixture(params=["linear", "transposed", "shared", "onednn", "by_row"])
 def kernel(request, monkeypatch):
     """Every product without gradients by this kernel, whatever was chosen before."""
     if request.param not in linear.KERNELS:

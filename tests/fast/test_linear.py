@@ -3,11 +3,13 @@ told."""
 
 import itertools
 import os
+import threading
 
 import pytest
 import torch
 import torch.nn.functional as F
 from helpers import WITHOUT, difference
+from tqdm import TMonitor, tqdm
 
 from qwenlab.fast import linear
 
@@ -106,13 +108,64 @@ def test_a_kernel_that_cannot_is_left_out(kernels, monkeypatch):
     assert linear.choose(4, torch.ones(6, 8)) == "linear"
 
 
-def test_rows_between_two_numbers_count_as_the_next_and_one_or_many_are_not_measured(kernels):
+def test_rows_between_two_numbers_count_as_the_next_and_very_many_are_not_measured(kernels):
     calls = kernels(linear=0.2, transposed=0.1)
     weight = torch.ones(6, 8)
-    assert linear.choose(1, weight) == linear.choose(257, weight) == "linear" and not calls
+    assert linear.choose(257, weight) == "linear" and not calls
+    linear.choose(1, weight)
     linear.choose(5, weight)
     linear.choose(200, weight)
-    assert [what.split(",")[0] for what in linear.chosen] == ["8 rows", "64 rows"]
+    assert [what.split(",")[0] for what in linear.chosen] == ["1 rows", "8 rows", "64 rows"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "tried"),
+    [(1, torch.bfloat16, True), (3, torch.bfloat16, False), (1, torch.float32, False)],
+    ids=str,
+)
+def test_rows_one_by_one_are_tried_only_where_they_may_gain(kernels, rows, dtype, tried):
+    calls = kernels(linear=0.2, by_row=0.1)
+    assert linear.choose(rows, torch.ones(6, 8, dtype=dtype)) == ("by_row" if tried else "linear")
+    assert ("by_row" in calls) is tried
+
+
+@torch.no_grad()
+def test_onednn_is_off_for_one_product_only_and_not_where_another_thread_could_notice(monkeypatch):
+    states = []
+    mv = torch.mv
+    monkeypatch.setattr(torch, "mv", lambda *given: states.append(onednn_is_on()) or mv(*given))
+    monkeypatch.setattr(linear.threading, "enumerate", lambda: [threading.main_thread()])
+    x, weight = torch.ones(2, 8), torch.ones(6, 8)
+    expected = linear.by_row(x, weight)
+    assert states == [False, False] and onednn_is_on()
+    with pytest.raises(RuntimeError):
+        linear.by_row(torch.ones(2, 7), weight)
+    assert onednn_is_on()
+    states.clear()
+    monkeypatch.undo()
+    monkeypatch.setattr(torch, "mv", lambda *given: states.append(onednn_is_on()) or mv(*given))
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)
+    other.start()
+    try:
+        assert difference(linear.by_row(x, weight), expected) < 1e-6 and not states
+    finally:
+        done.set()
+        other.join()
+
+
+@torch.no_grad()
+def test_a_progress_bar_is_no_thread_that_could_notice(monkeypatch):
+    bar = tqdm(total=1, disable=True)  # starts the thread that redraws bars
+    assert any(isinstance(thread, TMonitor) for thread in threading.enumerate())
+    mine = [thread for thread in threading.enumerate() if isinstance(thread, TMonitor)]
+    monkeypatch.setattr(linear.threading, "enumerate", lambda: [threading.main_thread(), *mine])
+    assert not linear.others_might_compute()
+    bar.close()
+
+
+def onednn_is_on():
+    return torch._C._get_mkldnn_enabled()
 
 
 @torch.no_grad()
@@ -146,7 +199,7 @@ def test_a_product_that_needs_a_gradient_has_one(kernels):
 def test_one_kernel_can_be_forced(monkeypatch):
     monkeypatch.setenv("QWENLAB_LINEAR", "transposed")
     assert linear.choose(2, torch.ones(6, 8)) == "transposed" and not linear.chosen
-    assert linear.choose(1, torch.ones(6, 8)) == "linear"
+    assert linear.choose(1, torch.ones(6, 8)) == "transposed"
     assert linear.table() == "transposed, forced by QWENLAB_LINEAR" and linear.record() == {
         "forced": "transposed"
     }
@@ -162,8 +215,9 @@ def test_the_table_and_the_record(kernels):
     for rows in (4, 16):
         linear.choose(rows, torch.ones(6, 8))
     head, line = linear.table().splitlines()
-    assert head.split() == ["rows", "2", "3", "4", "8", "16", "32", "64"]
-    assert line.startswith("6 x 8, float32, ") and line.split()[-7:] == [
+    assert head.split() == ["rows", "1", "2", "3", "4", "8", "16", "32", "64"]
+    assert line.startswith("6 x 8, float32, ") and line.split()[-8:] == [
+        "-",
         "-",
         "-",
         "transposed",
@@ -189,12 +243,12 @@ def test_a_measurement_is_short_and_its_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(linear, "perf_counter", lambda: next(clock))
     calls = []
 
-    def counted(kernel):
-        return lambda x, weight: calls.append(1) or kernel(x, weight)
+    def counted(name, kernel):
+        return lambda x, weight: calls.append(name) or kernel(x, weight)
 
     for name, kernel in linear.KERNELS.items():
-        monkeypatch.setitem(linear.KERNELS, name, counted(kernel))
+        monkeypatch.setitem(linear.KERNELS, name, counted(name, kernel))
     weight = torch.ones(20_000, 256)  # 20 MB
     linear.choose(4, weight)
-    assert len(calls) == 4 * len(linear.KERNELS)
+    assert len(calls) == 4 * len(set(calls)) > 4
     assert sum(t.nbytes for t in made) < 1.1 * linear.COLD_BYTES

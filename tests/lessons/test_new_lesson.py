@@ -134,6 +134,13 @@ def test_the_page_names_the_limits_that_are_kept():
     assert f"at most {contract.MOST_LINES_OF_THE_HERO} visible lines" in PAGE
 
 
+def test_the_next_free_number_stands_in_the_page_and_in_the_help():
+    last = max(int(path.stem[:2]) for path in (ROOT / "notebooks").glob("[0-9][0-9]-*.ipynb"))
+    for file in ("book/own-lesson.md", "Makefile", "scripts/new_lesson.py"):
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert set(re.findall(r"\b(\d\d)-my-lesson", text)) == {f"{last + 1:02}"}, file
+
+
 def test_every_test_that_the_page_names_exists():
     tests = {path.name: path for path in (ROOT / "tests").rglob("test_*.py")}
     functions = "".join(path.read_text(encoding="utf-8") for path in tests.values())

@@ -55,9 +55,24 @@ def test_dtype_by_name_or_object(folder, dtype):
     assert model.dtype == (getattr(torch, dtype) if isinstance(dtype, str) else dtype)
 
 
+@pytest.mark.parametrize("has", ["_is_avx512_bf16_supported", "_is_amx_tile_supported", None])
+def test_auto_is_bfloat16_where_the_cpu_has_instructions_for_it(folder, monkeypatch, has):
+    for name, test in loading.BFLOAT16_INSTRUCTIONS.items():
+        monkeypatch.setattr(torch.cpu, test, lambda test=test: test == has, raising=False)
+        if test == has:
+            reason = f"this CPU has {name}"
+    model, _ = load(folder, dtype="auto", device="cpu")
+    chosen = loading.auto_dtype(torch.device("cpu"))
+    if has is None:
+        assert chosen == (torch.float32, "this CPU has neither avx512_bf16 nor AMX")
+    else:
+        assert chosen == (torch.bfloat16, reason)
+    assert model.dtype == chosen[0]
+
+
 @pytest.mark.parametrize("dtype", ["int8", "double", torch.int64, 7, ["float32"]])
 def test_another_dtype_is_refused(folder, dtype):
-    with pytest.raises(CheckpointError, match="expected one of float32, bfloat16, float16"):
+    with pytest.raises(CheckpointError, match="expected one of float32, bfloat16, float16, auto"):
         load(folder, dtype=dtype)
 
 

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 def open_model(name: str, dtype: "Dtype", device: str | None) -> "tuple[Model, Tokenizer]":
-    """The model and its tokenizer. One line on stderr names the parts of the checkpoint that are
-    not used."""
+    """The model and its tokenizer. One line on stderr says which dtype "auto" stands for, another
+    names the parts of the checkpoint that are not used."""
     from qwenlab.loading import load_with_tokenizer
 
+    dtype = say_dtype(dtype, device)
     with warnings.catch_warnings(record=True) as caught:
         network, tokenizer = load_with_tokenizer(name, dtype, device)
     for warning in caught:
@@ -31,6 +32,17 @@ def open_model(name: str, dtype: "Dtype", device: str | None) -> "tuple[Model, T
         listed = [f"{part} ({plural(many, 'tensor')})" for part, many in parts.items()]
         say(f"{name}: ignored {', '.join(listed)}")
     return network, tokenizer
+
+
+def say_dtype(dtype: "Dtype", device: str | None) -> "Dtype":
+    """Returns the dtype that "auto" stands for here, and says why; returns any other as it is."""
+    from qwenlab.loading import AUTO, auto_dtype, choose_device
+
+    if dtype != AUTO:
+        return dtype
+    chosen, reason = auto_dtype(choose_device(device))
+    say(f"--dtype auto: {str(chosen).removeprefix('torch.')}, because {reason}")
+    return chosen
 
 
 def open_endpoints(

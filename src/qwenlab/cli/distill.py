@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from qwenlab.cli import options
+from qwenlab.cli import options, ranks
 from qwenlab.cli.common import count, introduce, open_endpoints, open_model
 from qwenlab.cli.threads import Threads
 from qwenlab.cli.train import summarise
@@ -106,6 +106,7 @@ def distill(
     from qwenlab.training.traces import load_traces
 
     wanted = Threads(threads)
+    ranks.join(device)
     examples = load_traces(data)
     network, tokenizer = open_model(model, "float32", device)
     wanted.use(network, batch_size, output)

@@ -13,7 +13,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from qwenlab import __version__
-from qwenlab.cli import chat, distill, evaluate, generate, measure, train
+from qwenlab.cli import chat, distill, evaluate, generate, measure, ranks, train
+from qwenlab.cli.ranks import complain
 from qwenlab.console import say
 
 HELP = "Batched inference for Qwen models: generate, chat, evaluate, vote, train and measure."
@@ -76,6 +77,7 @@ LINES = Lines()
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Runs the command in `arguments` (None: those of the process) and exits with its status."""
     prepare_streams()
+    ranks.silence_others()
     warnings.showwarning = lambda message, *_: say(message)
     log = logging.getLogger("qwenlab")  # the library's reports on work in progress
     log.setLevel(logging.INFO)
@@ -90,19 +92,22 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def run(arguments: list[str]) -> int:
     """Runs the command and returns its exit status. Any error is printed as one line."""
     try:
+        if arguments and arguments[0] in COMMANDS:
+            ranks.check_command(arguments[0])
         status = app(arguments or ["--help"], prog_name="qwenlab", standalone_mode=False)
         sys.stdout.flush()
+        ranks.leave()
     except typer.Abort:  # older versions of typer turn Ctrl-C into this
         status = 130
     except BrokenPipeError:  # the reader of our output is gone, as with `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ValueError as problem:  # QwenlabError among them
-        return say(problem, getattr(problem, "status", 2))
+        return complain(problem, getattr(problem, "status", 2))
     except Exception as problem:
         if hasattr(problem, "format_message"):  # typer's own, such as for an unknown option
-            return say(problem.format_message(), getattr(problem, "exit_code", 2))
-        return say(f"{type(problem).__name__}: {problem}", 1)
+            return complain(problem.format_message(), getattr(problem, "exit_code", 2))
+        return complain(f"{type(problem).__name__}: {problem}", 1)
     if status == 130:
         say("interrupted")
     return status or 0

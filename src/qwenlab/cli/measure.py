@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qwenlab.cli import options
-from qwenlab.cli.common import open_model
+from qwenlab.cli.common import open_model, say_dtype
 from qwenlab.cli.options import names_in, whole_numbers
 from qwenlab.cli.threads import Threads
 from qwenlab.console import say
@@ -34,7 +34,7 @@ def bench(
         str | None,
         typer.Option(
             help=(
-                "float32, bfloat16, float16, or several, separated by commas.  "
+                "float32, bfloat16, float16, auto, or several, separated by commas.  "
                 "[default: float32 on a CPU, bfloat16 on a GPU]"
             )
         ),
@@ -52,7 +52,8 @@ def bench(
     wanted = Threads(threads)
     names = [None] if dtype is None else names_in(dtype)
     place = choose_device(device)
-    dtypes = [choose_dtype(name, place) for name in names]  # refuses a wrong one before any work
+    # Refuses a wrong one before any work.
+    dtypes = [choose_dtype(say_dtype(name, device), place) for name in names]
     for chosen in dtypes:
         network, _ = open_model(model, chosen, device)
         report(wanted.use(network, max(sizes)))
@@ -84,6 +85,7 @@ def table(
     from qwenlab.bench.workloads import compare_workloads
 
     wanted = Threads(threads)
+    dtype = say_dtype(dtype, device)
     if wanted.auto:  # measured once, because every run gets a process of its own
         network, _ = open_model(model, dtype, device)
         report(wanted.use(network, batch_size))
@@ -149,7 +151,7 @@ def peers(
         shape=shape,
         prefill=lengths,
         repeats=repeats,
-        dtype=dtype,
+        dtype=say_dtype(dtype, device),
         device=device,
         progress=True,
         on_load=choose,

@@ -53,7 +53,8 @@ Minutes = Annotated[
 Dtype = Annotated[
     str | None,
     typer.Option(
-        help="float32, bfloat16 or float16.  [default: float32 on a CPU, bfloat16 on a GPU]"
+        help="float32, bfloat16, float16, or auto: bfloat16 where the CPU has instructions for it."
+        "  [default: float32 on a CPU, bfloat16 on a GPU]"
     ),
 ]
 Device = Annotated[

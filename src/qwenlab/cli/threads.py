@@ -53,6 +53,8 @@ class Threads:
         """
         import torch
 
+        from qwenlab.scale import ranks
+
         if self.auto:
             recorded = recorded_threads(run) if run else None
             if recorded:
@@ -60,6 +62,8 @@ class Threads:
                 self.reason = f"as recorded in {run}"
             elif model.device.type == "cpu":
                 self.choose(model, rows)
+        # of several ranks, all take what the first has chosen
+        self.number, self.reason = ranks.of_first((self.number, self.reason))
         if self.number is not None:
             torch.set_num_threads(self.number)
         return self

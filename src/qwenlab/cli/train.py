@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from qwenlab.cli import options
+from qwenlab.cli import options, ranks
 from qwenlab.cli.common import count, introduce, open_model
 from qwenlab.cli.threads import Threads
 from qwenlab.console import say
@@ -88,6 +88,7 @@ def grpo(
     from qwenlab.training import rl
 
     wanted = Threads(threads)
+    ranks.join(device)
     problems = load_problems(data, limit)
     network, tokenizer = open_model(model, "float32", device)
     wanted.use(network, batch_size, output)
@@ -120,7 +121,7 @@ def grpo(
         progress=sys.stderr.isatty(),
     )
     summarise(output, metrics)
-    if plot:
+    if plot and ranks.is_first():
         draw(output)
 
 

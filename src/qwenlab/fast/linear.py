@@ -1,20 +1,23 @@
 """A few rows times a matrix, by whichever kernel is fastest for that many rows on this machine.
 
-A CPU has several ways to compute the same product, and some take more than twice as long for four
-rows as for one, so that batching seems to lose. Therefore, when a number of rows first meets a
-matrix of a given shape, each kernel is timed for some milliseconds and the fastest is kept.
-`F.linear` is the reference, which gradients and GPUs always use.
+A CPU has several ways to compute the same product. Some take more than twice as long for four rows
+as for one, so that batching seems to lose, and some read the matrix of a single row at less than
+half the memory's speed. Therefore, when a number of rows first meets a matrix of a given shape,
+each kernel is timed for some milliseconds and the fastest is kept. `F.linear` is the reference,
+which gradients and GPUs always use.
 
 **What this means for results.** Kernels differ in the last bits only, but the choice is made by the
 clock, so two processes may choose differently, and a run that is resumed may differ from an
 uninterrupted one in the last bit of a log-probability (greedy ids and finish reasons don't, but for
 exact ties). Where that matters, set the environment variable QWENLAB_LINEAR to linear, transposed,
-shared or onednn before the first call: it forces one kernel for two rows or more, and nothing is
-measured (a single row always takes `F.linear`). Training does so by itself (`forced_to`). `table()`
-shows what was chosen, and `record()` gives it to a program: `bench` stores it with its timings.
+shared, onednn or by_row before the first call: it forces one kernel for every product, and nothing
+is measured. Training does so by itself (`forced_to`). `table()` shows what was chosen, and
+`record()` gives it to a program: `bench` stores it with its timings.
 """
 
+import math
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,8 +26,9 @@ from time import perf_counter
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from tqdm import TMonitor
 
-ROW_COUNTS = (2, 3, 4, 8, 16, 32, 64)  # those measured; the counts between them use the next
+ROW_COUNTS = (1, 2, 3, 4, 8, 16, 32, 64)  # those measured; the counts between them use the next
 MAX_ROWS = 256  # up to here the last measurement counts; beyond it the kernels hardly differ
 # More than caches hold: a large model's matrix has left them when its turn comes again.
 COLD_BYTES = 64 * 2**20
@@ -34,21 +38,29 @@ MAX_SHARE = 0.95  # another kernel must take at most this share of the reference
 
 
 def measured_for(rows: int) -> int:
-    """The number of rows whose measurement counts for `rows`; 1 where nothing is measured."""
-    if rows < 2 or rows > MAX_ROWS:
-        return 1
+    """The number of rows whose measurement counts for `rows`; 0 where nothing is measured."""
+    if rows < 1 or rows > MAX_ROWS:
+        return 0
     for count in ROW_COUNTS:
         if count >= rows:
             return count
     return ROW_COUNTS[-1]
 
 
+BLOCKS_UP_TO = 4  # rows
 MEASURED_FOR = [measured_for(rows) for rows in range(MAX_ROWS + 1)]
 
 
 def transposed(x: Tensor, weight: Tensor) -> Tensor:
-    """(W x^T)^T: the matrix comes first, which is another kernel of the same library."""
-    return (weight @ x.T).T.contiguous()
+    """(W x^T)^T: the matrix comes first, which is another kernel of the same library. For a few
+    rows it comes in blocks, as one batch of smaller products, because then the threads share out
+    even the product with a single row; for more, each block would prepare x anew."""
+    if len(x) > BLOCKS_UP_TO:
+        return (weight @ x.T).T.contiguous()
+    blocks = math.gcd(len(weight), 4 * torch.get_num_threads())
+    matrices = weight.view(blocks, -1, weight.shape[1])  # (blocks, N / blocks, K)
+    out = torch.bmm(matrices, x.T.expand(blocks, -1, -1))  # (blocks, N / blocks, rows)
+    return out.view(len(weight), len(x)).T.contiguous()
 
 
 def shared(x: Tensor, weight: Tensor) -> Tensor:
@@ -68,7 +80,29 @@ def onednn(x: Tensor, weight: Tensor) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
 
 
-KERNELS = {"linear": F.linear, "transposed": transposed, "shared": shared}
+def by_row(x: Tensor, weight: Tensor) -> Tensor:
+    """Each row as a vector, by PyTorch's own kernel, which in bfloat16 reads more than twice as
+    fast as oneDNN's. It is taken only while oneDNN is switched off, in the whole process, and so
+    not where another thread might notice: then F.linear computes."""
+    if others_might_compute():
+        return F.linear(x, weight)
+    before = torch._C._get_mkldnn_enabled()
+    try:
+        torch._C._set_mkldnn_enabled(False)
+        return torch.stack([torch.mv(weight, row) for row in x])
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+def others_might_compute() -> bool:
+    """Whether there is another thread of Python. The one that redraws tqdm's bars doesn't count."""
+    if threading.active_count() == 1:
+        return False
+    return sum(not isinstance(thread, TMonitor) for thread in threading.enumerate()) > 1
+
+
+BY_ROW_AT_MOST = 2  # more rows would read the matrix too often
+KERNELS = {"linear": F.linear, "transposed": transposed, "shared": shared, "by_row": by_row}
 if torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
     KERNELS["onednn"] = onednn
 
@@ -99,12 +133,10 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     """x (..., K) times weight (N, K) to (..., N); F.linear where a gradient is needed."""
     if x.requires_grad or (weight.requires_grad and torch.is_grad_enabled()):
         return F.linear(x, weight)
-    inputs = weight.size(1)
-    rows = x.numel() // inputs
-    if rows == 1:
-        return F.linear(x, weight)
-    measured = MEASURED_FOR[rows] if rows <= MAX_ROWS else 1
-    key = (measured, weight.size(0), inputs, weight.dtype, torch.get_num_threads())
+    shape = weight.shape
+    rows = x.numel() // shape[1]
+    measured = MEASURED_FOR[rows] if rows <= MAX_ROWS else 0
+    key = (measured, shape, weight.dtype, torch.get_num_threads())
     name = forcing.get() or known.get(key)
     if name is None:
         name = known[key] = choose(rows, weight)
@@ -118,12 +150,10 @@ def choose(rows: int, weight: Tensor) -> str:
     """The kernel for that many rows of this matrix, by name: forced, chosen before, or measured."""
     if weight.device.type != "cpu":
         return "linear"
-    if rows == 1:
-        return "linear"
     if forced():
         return forced()
     rows = measured_for(rows)
-    if rows == 1:
+    if rows == 0:
         return "linear"
     what = describe(rows, weight)
     if what not in chosen:
@@ -145,13 +175,14 @@ def measure(rows: int, weight: Tensor) -> str:
     copies = 1 if size < SMALL_BYTES else COLD_BYTES // size
     matrices = weight.new_ones(copies, outputs, weight.shape[1])
     x = weight.new_ones(rows, weight.shape[1])
-    seconds = {name: [] for name in KERNELS}
+    names = [name for name in KERNELS if name != "by_row" or by_row_may_gain(rows, weight)]
+    seconds = {name: [] for name in names}
     began = perf_counter()
     calls = 0
-    while calls < 4 * len(KERNELS) or (
-        perf_counter() - began < MEASURE_SECONDS and calls < 20 * len(KERNELS)
+    while calls < 4 * len(names) or (
+        perf_counter() - began < MEASURE_SECONDS and calls < 20 * len(names)
     ):
-        name = list(KERNELS)[calls % len(KERNELS)]
+        name = names[calls % len(names)]
         start = perf_counter()
         try:
             KERNELS[name](x, matrices[calls % len(matrices)])
@@ -163,6 +194,10 @@ def measure(rows: int, weight: Tensor) -> str:
     least = {name: min(times) for name, times in seconds.items()}
     best = min(least, key=least.get)
     return best if least[best] < MAX_SHARE * least["linear"] else "linear"
+
+
+def by_row_may_gain(rows: int, weight: Tensor) -> bool:
+    return rows <= BY_ROW_AT_MOST and weight.dtype is torch.bfloat16
 
 
 def table() -> str:

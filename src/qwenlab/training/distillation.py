@@ -11,7 +11,6 @@ distribution at that position (Hinton et al. 2015, arXiv:1503.02531).
 
 import json
 from collections.abc import Sequence
-from contextlib import nullcontext
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -27,7 +26,8 @@ from qwenlab.errors import flags, number, read_json, whole
 from qwenlab.files import write_whole
 from qwenlab.model.model import Model
 from qwenlab.orders import seeded, seeded_order
-from qwenlab.run_folder import NUMBER, WHOLE, RunFolder, RunFolderError, check_record
+from qwenlab.run_folder import NUMBER, WHOLE, RunFolderError, check_record
+from qwenlab.scale import ranks
 from qwenlab.text.tokenizer import Tokenizer
 from qwenlab.training.traces import Row, Trace, TraceError, answer_rows
 from qwenlab.training.trainer import (
@@ -39,6 +39,7 @@ from qwenlab.training.trainer import (
     MOST_STEPS,
     Training,
     TrainingError,
+    open_run,
     rate_factor,
     run_settings,
     token_logprobs,
@@ -101,6 +102,9 @@ def distill(
     the answers' tokens, of softmax(logits / temperature), times temperature^2. The teacher must
     have the student's vocabulary.
 
+    Of several ranks (see `qwenlab.scale.ranks`), each takes a share of a step's rows that has about
+    as many tokens as the others', `micro_batch` of them at a time. The gradient stays the same.
+
     folder: a run that was killed resumes there and ends with the same weights, bit for bit, unless
     `minutes` is given, since no two runs take the same time. Raises TraceError, TrainingError,
     RunFolderError, and ValueError for a wrong option.
@@ -151,9 +155,13 @@ def distill(
     def loss_of(parts: list[list[Row]]) -> float:
         return mean_loss(model, parts, tokenizer.pad_id, teacher and teacher[0], temperature)
 
+    def parts_of(rows: list[Row]) -> list[list[Row]]:
+        """What this rank computes of a batch, a part at a time."""
+        return cut(ranks.share(rows, row_length), micro_batch)
+
     def held_out_loss() -> float:
         with torch.no_grad():
-            return loss_of(cut(test_rows, micro_batch))
+            return loss_of(parts_of(test_rows))
 
     def one_step(step: int) -> dict:
         measured = {}
@@ -163,15 +171,13 @@ def distill(
             measured[HELD_OUT] = training.metrics[-1][HELD_OUT]
         epoch, place = divmod(step, batches_an_epoch)
         batch = [rows[i] for i in batches(lengths, batch_size, seed, epoch)[place]]
-        parts = cut(batch, micro_batch)
+        parts = parts_of(batch)
         loss = loss_of(parts)
         spent = training.spent / (60 * minutes) if minutes else 0
         rate = lr * min(rate_factor(step, WARM_UP, steps), 1 - spent)
         norm = training.update(rate)
         tokens = sum(map(row_length, batch))
-        padded = 0
-        for part in parts:
-            padded += len(part) * max(map(row_length, part))
+        padded = ranks.total(sum(len(part) * max(map(row_length, part)) for part in parts))
         return {
             "loss": loss,
             **measured,
@@ -181,7 +187,7 @@ def distill(
             "pads": padded - tokens,
         }
 
-    with RunFolder(folder, settings) if folder else nullcontext() as run:
+    with open_run(folder, settings) as run:
         training = Training(model, run, lr=lr)
         limits = {"steps": steps, "minutes": minutes, "save_every": SAVE_EVERY}
         metrics = training.run(one_step, **limits, progress=progress, show=("loss",))
@@ -221,7 +227,7 @@ def mean_loss(
     temperature: float = 1.0,
 ) -> float:
     """Mean loss over all answer tokens of `parts`, however they are split; its gradient is added to
-    the parameters', unless gradients are off.
+    the parameters', unless gradients are off. Of several ranks, each gives its own parts.
 
     Each part's sum is divided by the tokens of all parts, because in a mean of their means a token
     in a small part would weigh more.
@@ -229,13 +235,14 @@ def mean_loss(
     targets = 0
     for row in chain.from_iterable(parts):
         targets += len(row.ids) - row.prompt
+    targets = ranks.total(targets)
     total = 0.0
     for part in parts:
         loss = loss_sum(model, part, pad_id, teacher, temperature) / targets
         if loss.requires_grad:
             loss.backward()
         total += loss.item()
-    return total
+    return ranks.total(total)
 
 
 def loss_sum(

@@ -7,7 +7,6 @@ formulas are in `qwenlab.training.objective`.
 """
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from copy import deepcopy
 from itertools import compress
 from pathlib import Path
@@ -19,13 +18,13 @@ from torch import Tensor
 from qwenlab.engine.generation import generate
 from qwenlab.engine.padding import left_pad
 from qwenlab.engine.request import Request, RequestOutput
-from qwenlab.engine.results import Result
+from qwenlab.engine.results import Result, Stats
 from qwenlab.errors import flags, number, whole
 from qwenlab.evaluation.evaluation import MOST_ANSWERS, graded_record
 from qwenlab.evaluation.problems import Problem, problem_prompts
 from qwenlab.model.model import Model
 from qwenlab.orders import seeded_order
-from qwenlab.run_folder import RunFolder
+from qwenlab.scale import ranks
 from qwenlab.text.tokenizer import Tokenizer
 from qwenlab.training.objective import (
     AVERAGES,
@@ -44,6 +43,7 @@ from qwenlab.training.trainer import (
     MOST_STEPS,
     Training,
     TrainingError,
+    open_run,
     rate_factor,
     run_settings,
     token_logprobs,
@@ -110,6 +110,10 @@ def grpo(
     The advantage (sample standard deviation + 1e-4), the estimate of the divergence and the
     clipping are the same, and truncated answers count in both.
 
+    Of several ranks (see `qwenlab.scale.ranks`), each samples whole groups, a share of the step's,
+    `batch_size` rows at once, and trains on them. The loss is averaged over the answers of all
+    ranks, so the gradients are still those of one big batch.
+
     Raises ValueError for a wrong option, TrainingError, ProblemError, RunFolderError.
     """
     counts = {"updates": updates, "save_every": save_every}
@@ -139,6 +143,9 @@ def grpo(
     flags(plain=plain, thinking=thinking, progress=progress)
     if averaging not in AVERAGES:
         raise ValueError(f"averaging is {averaging!r}, expected one of {', '.join(AVERAGES)}")
+    if prompts_per_step < ranks.size():
+        groups = f"at least one group for each of {ranks.size()} ranks"
+        raise ValueError(f"prompts_per_step is {prompts_per_step}, expected {groups}")
     limit = model.config.max_position_embeddings
     prompts = problem_prompts(tokenizer, problems, plain=plain, thinking=thinking, limit=limit)
     if not prompts:
@@ -173,8 +180,9 @@ def grpo(
         )
 
     def roll_out(step: int) -> tuple[Result, Tensor]:
-        """The answers of a step, and their rewards (prompts, rollouts)."""
-        chosen = problem_order(len(problems), seed, step * prompts_per_step, prompts_per_step)
+        """This rank's answers of a step, and their rewards (prompts, rollouts)."""
+        order = problem_order(len(problems), seed, step * prompts_per_step, prompts_per_step)
+        chosen = ranks.share(order)
         asked = []
         seeds = []
         for epoch, i in chosen:
@@ -200,6 +208,7 @@ def grpo(
     def one_step(step: int) -> dict:
         began = perf_counter()
         result, rewards = roll_out(step)
+        every_reward = torch.cat(ranks.gather(rewards))  # of all ranks
         scores = advantages(rewards)  # (prompts, rollouts)
         informative = scores.any(1)  # (prompts,), False for zero-variance groups
         kept = informative.repeat_interleave(num_rollouts).tolist()
@@ -211,19 +220,25 @@ def grpo(
         for _ in range(updates - 1):
             learn(answers)
             training.update(rate)
+        answered = ranks.total(len(result))
+        cut_off = ranks.total(sum(request.stop_id is None for request in result))
+        cost = Stats(
+            sampled_tokens=ranks.total(result.stats.sampled_tokens),
+            seconds=max(ranks.gather(result.stats.seconds)),
+        )
         return {
-            "reward": rewards.mean().item(),
-            "cut_off": sum(request.stop_id is None for request in result) / len(result),
-            "length": result.stats.sampled_tokens / len(result),
-            "silent": (~informative).double().mean().item(),
+            "reward": every_reward.mean().item(),
+            "cut_off": cut_off / answered,
+            "length": cost.sampled_tokens / answered,
+            "silent": (~advantages(every_reward).any(1)).double().mean().item(),
             **losses,
             "gradient_norm": norm,
-            "tokens_per_second": result.stats.tokens_per_second,
+            "tokens_per_second": cost.tokens_per_second,
             "rollout_seconds": sampled - began,
             "training_seconds": perf_counter() - sampled,
         }
 
-    with RunFolder(folder, settings) if folder else nullcontext() as run:
+    with open_run(folder, settings) as run:
         training = Training(model, run, lr=lr, clip=clip)
         return training.run(
             one_step,
@@ -294,13 +309,15 @@ def accumulate(
     reference: Model | None = None,
 ) -> dict:
     """Adds the gradients of the loss over all `answers` to the model's: `batch_size` rows of
-    similar length at a time, with the gradients of one big batch.
+    similar length at a time, with the gradients of one big batch. Of several ranks, each adds its
+    answers' part of the loss over the answers of all.
 
     Returns loss, divergence (mean over the tokens) and ratio as in `grpo`'s metrics; zeros if there
     is no answer.
     """
     answers = sorted(answers, key=lambda answer: answer[0].num_tokens)
-    tokens = sum(len(request.logprobs) for request, _ in answers)
+    tokens = ranks.total(sum(len(request.logprobs) for request, _ in answers))
+    rows = ranks.total(len(answers))
     measured = {"loss": 0.0, "divergence": 0.0, "ratio": 0.0}
     for start in range(0, len(answers), batch_size):
         requests, scores = zip(*answers[start : start + batch_size], strict=True)
@@ -314,9 +331,13 @@ def accumulate(
             distance = divergence(logprobs, frozen)
             losses = losses + kl * distance
             measured["divergence"] += distance.sum().item() / tokens
-        loss = average(losses, completions, averaging, tokens=tokens, rows=len(answers), cap=cap)
+        loss = average(losses, completions, averaging, tokens=tokens, rows=rows, cap=cap)
         loss.backward()
         measured["loss"] += loss.item()
         ratio = bounded_exp(logprobs.detach() - old_logprobs)
         measured["ratio"] = max(measured["ratio"], (ratio - 1).abs().max().item())
-    return measured
+    return {
+        "loss": ranks.total(measured["loss"]),
+        "divergence": ranks.total(measured["divergence"]),
+        "ratio": max(ranks.gather(measured["ratio"])),
+    }

@@ -8,6 +8,7 @@ import logging
 import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from time import perf_counter
 
@@ -28,6 +29,7 @@ from qwenlab.loading import save_checkpoint
 from qwenlab.model.model import Model
 from qwenlab.model.weights import load_weights
 from qwenlab.run_folder import NUMBER, WHOLE, RunFolder, RunFolderError, check_record
+from qwenlab.scale import ranks
 from qwenlab.training.steady import reference_kernels
 
 METRICS = "metrics.jsonl"
@@ -67,6 +69,9 @@ class Training:
     killed ends with the same weights as one that was not, and the same seed gives the same weights,
     bit for bit: on the same machine, with the same number of threads, on a CPU (on a GPU some sums
     have no fixed order).
+
+    Of several ranks, only the first has a folder. All restore its checkpoint, and `update` takes
+    the sum of their gradients, so they keep the same weights.
     """
 
     def __init__(
@@ -77,24 +82,31 @@ class Training:
         self.clip = clip
         self.step = 0
         self.metrics: list[dict] = []
-        path = last_checkpoint(folder.path) if folder else None
+        path = ranks.of_first(last_checkpoint(folder.path) if folder else None)
         if path:
             load_weights(model, path, device=model.device)
         self.optimiser = torch.optim.AdamW(
             model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0
         )
-        if path:
-            self.restore(path)
-            remove_others(folder.path, path)  # left by a kill right after this one was written
-        if folder:
-            self.metrics = folder.records(METRICS)[: self.step]
-            check_metrics(self.metrics, folder.path / METRICS)
-            if len(self.metrics) < self.step:
-                have = f"{len(self.metrics)} steps, expected the {self.step} of {path.name}"
-                raise TrainingError(f"{folder.path / METRICS}: {have}")
-            folder.keep(METRICS, self.metrics)
-            write_whole(folder.path / TABLE, as_csv(self.metrics), RunFolderError)
+        with ranks.agreed():
+            if path:
+                self.restore(path)
+            if folder:
+                self.take_up(folder, path)
+        self.metrics = ranks.of_first(self.metrics)
         self.spent = sum(record["seconds"] for record in self.metrics)
+
+    def take_up(self, folder: RunFolder, path: Path | None) -> None:
+        """Cuts the folder's metrics, and its other checkpoints, to those of checkpoint `path`."""
+        if path:
+            remove_others(folder.path, path)  # left by a kill right after this one was written
+        self.metrics = folder.records(METRICS)[: self.step]
+        check_metrics(self.metrics, folder.path / METRICS)
+        if len(self.metrics) < self.step:
+            have = f"{len(self.metrics)} steps, expected the {self.step} of {path.name}"
+            raise TrainingError(f"{folder.path / METRICS}: {have}")
+        folder.keep(METRICS, self.metrics)
+        write_whole(folder.path / TABLE, as_csv(self.metrics), RunFolderError)
 
     def restore(self, path: Path) -> None:
         """Restores optimiser and step from a checkpoint, whose weights are loaded already."""
@@ -133,11 +145,13 @@ class Training:
         )
 
     def update(self, lr: float | None = None) -> float:
-        """One optimiser step along the accumulated gradients, which are then cleared.
+        """One optimiser step along the accumulated gradients, summed over all ranks, which are
+        then cleared.
 
         Returns their norm before clipping. Raises TrainingError, before any weight has changed, if
         it is not finite.
         """
+        ranks.add_gradients(self.model.parameters())
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         if not torch.isfinite(norm):
             reason = f"the gradient's norm is {norm.item()}; no weight was changed"
@@ -160,7 +174,8 @@ class Training:
     ) -> list[dict]:
         """Calls `one_step(number)`, which trains and returns its metrics, until `steps` steps are
         done (None: any number) or `minutes` were spent on them, both counted from the start of the
-        run, before a kill too. A step that has begun is finished.
+        run, before a kill too. A step that has begun is finished. Of several ranks, the first tells
+        the seconds.
 
         Ctrl-C lets the step finish, saves, logs that and raises KeyboardInterrupt; a second one
         doesn't wait. `show` names the metrics for the progress bar. Returns `metrics`: one record
@@ -169,14 +184,14 @@ class Training:
         self.model.requires_grad_(True)
         most = float("inf") if steps is None else steps
         limit = float("inf") if minutes is None else 60 * minutes
-        if self.step:
+        if self.step and self.folder:
             logger.info(f"{self.folder.path}: {self.step} steps are there")
         bar = tqdm(total=steps, initial=self.step, unit="step", disable=not progress)
         with held_back(FINISHING) as pressed, reference_kernels(), bar:
-            while self.step < most and self.spent < limit and not pressed:
+            while self.step < most and self.spent < limit and not ranks.total(bool(pressed)):
                 began = perf_counter()
                 metrics = {"step": self.step, **one_step(self.step)}
-                metrics["seconds"] = perf_counter() - began
+                metrics["seconds"] = ranks.of_first(perf_counter() - began)
                 self.spent += metrics["seconds"]
                 self.step += 1
                 self.metrics.append(metrics)
@@ -191,8 +206,9 @@ class Training:
                 if self.step % save_every == 0:
                     self.save()
             self.save()
+            stopped = ranks.total(bool(pressed))
         self.model.requires_grad_(False)
-        if pressed:
+        if stopped:
             if self.folder:
                 done = f"saved after {self.step} steps; the same settings resume from there"
                 logger.warning(f"{self.folder.path}: {done}")
@@ -285,6 +301,27 @@ def run_settings(model: Model, problems: Sequence, many: int, **options: object)
     machine["kernel"] = linear.forced() or "linear"
     data = counted(many, "problem", data)
     return {"model": all_weights(model), "problems": data, **options, **machine}
+
+
+def open_run(folder: str | Path | None, settings: dict) -> AbstractContextManager[RunFolder | None]:
+    """The run's folder, to be used in a `with` statement. None where none is given, and on all
+    ranks but the first, which alone writes.
+
+    How many ranks there are is a setting: other shares give other last bits. Raises RunFolderError,
+    on all ranks, and RankError if another rank has another model, data or options.
+    """
+    many = {"ranks": ranks.size()} if ranks.size() > 1 else {}
+    first, *others = ranks.gather(settings)
+    for rank, theirs in enumerate(others, 1):
+        for name in first:
+            if name != "device" and theirs[name] != first[name]:
+                here = f"{theirs[name]!r} on rank {rank}"
+                raise ranks.RankError(f"{name} is {first[name]!r} on rank 0, but {here}")
+    run = None
+    with ranks.agreed():
+        if folder and ranks.rank() == 0:
+            run = RunFolder(folder, settings | many)
+    return run or nullcontext()
 
 
 def token_logprobs(
