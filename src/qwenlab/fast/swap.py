@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from qwenlab.fast.attention import FastAttention
-from qwenlab.fast.graphs import BUCKETS, CompiledModel, Graphs, refusal
 from qwenlab.fast.deltanet import FastDeltaNet
 from qwenlab.fast.fused import FusedOwner
+from qwenlab.fast.graphs import BUCKETS, CompiledModel, Graphs, refusal
 from qwenlab.fast.layers import FastLayer, FastMLP, FastRotary
 from qwenlab.fast.model import FastModel
 from qwenlab.model.attention import Attention
