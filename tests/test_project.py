@@ -265,7 +265,7 @@ def test_what_make_lab_starts_has_the_lesson_and_the_pages_that_it_links_to(tmp_
     folders = ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR")
     own = {f"JUPYTER_{name}": str(tmp_path / name) for name in folders}
     told = tmp_path / "told.txt"
-    with told.open("w") as log:
+    with told.open("w", encoding="utf-8") as log:
         server = subprocess.Popen(
             [sys.executable, "-m", "jupyterlab", *arguments],
             cwd=ROOT,

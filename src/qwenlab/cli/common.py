@@ -40,6 +40,21 @@ def say_ignored(name: str, network: "Model | RayActors") -> None:
         say(f"{name}: ignored {', '.join(listed)}")
 
 
+def compile_step(network: "Model") -> None:
+    """`--compile`, for the number of threads that is set now. Lines on stderr say how far it is, or
+    why the model runs without."""
+    from qwenlab import fast
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")  # PyTorch has several for its own developers
+        warnings.filterwarnings("always", "not compiled")
+        fast.compile(
+            network, on_progress=lambda rows: say(f"compiling the step of {plural(rows, 'row')}")
+        )
+    for warning in caught:
+        say(warning.message)
+
+
 def say_dtype(dtype: "Dtype", device: str | None) -> "Dtype":
     """Returns the dtype that "auto" stands for here, and says why; returns any other as it is."""
     from qwenlab.loading import AUTO, auto_dtype, choose_device

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qwenlab.cli import options
-from qwenlab.cli.common import count, introduce, open_endpoints, open_model, open_ray
+from qwenlab.cli.common import compile_step, count, introduce, open_endpoints, open_model, open_ray
 from qwenlab.cli.threads import Threads
 from qwenlab.console import say
 from qwenlab.errors import QwenlabError
@@ -56,6 +56,7 @@ def evaluate(
     threads: options.Threads = options.AUTO,
     dtype: options.Dtype = None,
     device: options.Device = None,
+    compile: options.Compile = False,
 ) -> None:
     """Answer problems, grade the answers, summarise."""
     given = dict(locals())
@@ -86,6 +87,7 @@ def vote(
     threads: options.Threads = options.AUTO,
     dtype: options.Dtype = None,
     device: options.Device = None,
+    compile: options.Compile = False,
 ) -> None:
     """Let sampled answers vote (self-consistency)."""
     given = dict(locals())
@@ -111,6 +113,7 @@ def answer_and_grade(
     threads: str,
     dtype: str | None,
     device: str | None,
+    compile: bool,
     **generation: object,
 ) -> None:
     """Both commands: runs `task` on the chosen problems, then prints its table."""
@@ -120,6 +123,9 @@ def answer_and_grade(
     size = int(batch_size) if batch_size.isdecimal() else batch_size
     problems = chosen(load_problems(data), data, "subject", subject)
     problems = chosen(problems, data, "level", level)[:limit]
+    if compile and (endpoint or ray):
+        where = "--endpoint has a server" if endpoint else "--ray has actors"
+        raise QwenlabError(f"--compile is given, but {where} compute the steps")
     if endpoint:
         network, tokenizer = open_endpoints(endpoint, model, dtype, device, ray)
     elif ray is not None:
@@ -132,6 +138,8 @@ def answer_and_grade(
         else:
             rows = min(size if isinstance(size, int) else ROWS, len(problems) * samples)
             introduce(model, network, count(problems, "problem"), wanted.use(network, rows))
+            if compile:
+                compile_step(network)
         result = task(
             network,
             tokenizer,

@@ -68,6 +68,14 @@ Threads = Annotated[
     ),
 ]
 AUTO = "auto"
+Compile = Annotated[
+    bool,
+    typer.Option(
+        "--compile",
+        help="Compile the steps of 1 to 4 rows first; needs a C++ compiler and a CPU. Takes up to "
+        "minutes the first time.",
+    ),
+]
 Endpoint = Annotated[
     list[str] | None,
     typer.Option(
