@@ -64,8 +64,9 @@ def compile(
     """Compiles a model's decode step on a CPU, in place, and returns the model.
 
     Afterwards a step of one token for each of at most `rows` rows (1, 2 or 4) is a graph by
-    torch.compile; anything else runs as `optimize` makes it, which is as fast for more rows. Ids
-    stay the same, and logits within 1e-5. Compiling takes seconds to a minute for each of 1, 2 and
+    torch.compile; anything else runs as `optimize` makes it, which is as fast for more rows. In
+    float32, ids stay the same and logits within 1e-5; in bfloat16 and float16 both may differ by
+    that dtype's rounding. Compiling takes seconds to a minute for each of 1, 2 and
     4 rows; a later process finds most of it in PyTorch's cache on disk. `on_progress(rows)` is
     called before each. `backend` is torch.compile's.
 
