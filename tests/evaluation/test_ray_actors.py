@@ -188,6 +188,7 @@ def test_the_commands_ask_the_actors(run, ray, problems):
     for wrong, message in (
         (["--ray", 0], "--ray is 0, expected a whole number of at least 1"),
         (["--ray", 2, "--strategy", "no"], "strategy is 'no', expected one of"),
+        (["--ray", 2, "--compile"], "--compile is given, but --ray has actors compute"),
         (["--ray", 2, "--endpoint", "http://x"], "--ray is 2, but --endpoint leaves that"),
     ):
         code, out, err = run("vote", *options, *wrong, "--output", "wrong")
