@@ -12,6 +12,10 @@ FIRST := notebooks/01-why-batch.ipynb
 WIDGETS7 := .venv-widgets7
 WIDGETS7_PINS := ipywidgets==7.7.5 ipython-genutils==0.2.0
 
+# Ray is large, so it gets an environment of its own in the same way, for `make test-scale`.
+SCALE := .venv-scale
+SCALE_PINS := 'ray[data]==2.60.0'
+
 # Threads that wait for each other sleep: on a busy machine spinning threads make small models many times slower.
 OMP_WAIT_POLICY ?= PASSIVE
 export OMP_WAIT_POLICY
@@ -52,9 +56,9 @@ test-other: $(VENV)/test.stamp ## run the tests without what Windows lacks, and 
 	@echo "==> Running the tests as on other systems (tests/without/simulated.py)"
 	@QWENLAB_WITHOUT=posix,float64 $(TESTS) $(ARGS)
 
-test-scale: $(VENV)/test.stamp ## run the tests of several processes, with torchrun too
+test-scale: $(SCALE)/stamp ## run the tests of several processes, with torchrun and Ray too
 	@echo "==> Running the tests of several processes"
-	@QWENLAB_SCALE=1 $(TESTS) tests/scale $(ARGS)
+	@QWENLAB_SCALE=1 $(subst $(PYTHON),$(SCALE)/bin/python,$(TESTS)) tests/scale $(ARGS)
 
 lab: $(VENV)/book.stamp ## open JupyterLab on the first lesson (ARGS="--no-browser --port 8889")
 	@# It serves this whole folder: lessons link to pages in book/.
@@ -74,15 +78,15 @@ clean: ## remove what was built; the environments stay
 	rm -rf _build .pytest_cache .ruff_cache .hypothesis
 
 distclean: clean ## remove the environments too
-	rm -rf $(VENV) $(WIDGETS7)
+	rm -rf $(VENV) $(WIDGETS7) $(SCALE)
 
 # --- Set-up. A stamp is written last, so an interrupted installation is taken up again. -----------------------------
 
-# Scripts in an environment hold its path: after the checkout has moved, both environments are made anew.
+# Scripts in an environment hold its path: after the checkout has moved, all environments are made anew.
 ifneq ($(wildcard $(VENV)/created),)
 ifneq ($(shell cat $(VENV)/created),$(CURDIR))
 $(info ==> This checkout has moved: its environments are made anew)
-$(shell rm -rf $(VENV) $(WIDGETS7))
+$(shell rm -rf $(VENV) $(WIDGETS7) $(SCALE))
 endif
 endif
 
@@ -120,4 +124,13 @@ $(WIDGETS7)/stamp: $(VENV)/test.stamp Makefile
 	@below=$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
 	above=$$($(WIDGETS7)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
 	echo "import site; site.addsitedir('$$below')" > "$$above/below.pth"
+	@touch $@
+
+$(SCALE)/stamp: $(VENV)/test.stamp Makefile
+	@echo "==> Creating $(SCALE): $(SCALE_PINS) on top of $(VENV)"
+	@$(PYTHON) -m venv --clear --without-pip $(SCALE)
+	@below=$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
+	above=$$($(SCALE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
+	echo "import site; site.addsitedir('$$below')" > "$$above/below.pth"
+	@$(PIP) --python $(SCALE)/bin/python install $(SCALE_PINS)
 	@touch $@

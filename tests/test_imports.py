@@ -29,7 +29,16 @@ for program in json.loads(sys.argv[1]):
     if os.waitpid(child, 0)[1]:
         sys.exit(f"failed: {program}")
 """
-HEAVY = {"transformers", "sympy", "httpx", "matplotlib", "ipywidgets", "pandas", "torch._dynamo"}
+HEAVY = {
+    "transformers",
+    "sympy",
+    "httpx",
+    "ray",
+    "matplotlib",
+    "ipywidgets",
+    "pandas",
+    "torch._dynamo",
+}
 PROGRAMS = {
     "the library": "import qwenlab; qwenlab.load, qwenlab.generate, qwenlab.left_pad",
     "a model": "import qwenlab; qwenlab.load('tiny'), qwenlab.load('tiny-hybrid')",

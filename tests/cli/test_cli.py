@@ -142,6 +142,16 @@ def test_answers_equal_those_of_the_library(run, model):
     assert [row["prompt_tokens"] for row in rows] == [len(prompt) for prompt in ids]
 
 
+def test_a_model_that_can_not_be_compiled_answers_all_the_same(run, tmp_path):
+    file = tmp_path / "prompts.txt"
+    file.write_text("What is 2 + 3?\n")
+    command = ["generate", file, "--model", "tiny-hybrid", "--max-new-tokens", 3]
+    code, out, _ = run(*command)
+    compiled_code, compiled_out, err = run(*command, "--compile")
+    assert (compiled_code, compiled_out) == (code, out)
+    assert "qwenlab: not compiled: the model is a hybrid, expected a dense one" in err.splitlines()
+
+
 def test_options_reach_generation(run, model):
     write("p.txt", "a\nb\nc\n")
     answers = {}

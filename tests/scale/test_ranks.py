@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from forks import HAS_FORK
 from helpers import FULL, count, difference, needs_float64
 from in_ranks import in_ranks, start
 
@@ -245,7 +246,7 @@ def dying(at: int, told: Path, **options) -> None:
         told.write_text(str(problem), encoding="utf-8")
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs signals: Windows has none")
+@pytest.mark.skipif(not HAS_FORK, reason="needs SIGKILL, and processes that start at once")
 def test_a_killed_rank_ends_the_others_and_nothing_is_lost(traces, tmp_path):
     """Another number of ranks is another run; the same one ends with the same bits."""
     options = {"traces": traces, "save_every": 2, "folder": tmp_path / "run"}

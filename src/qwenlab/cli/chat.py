@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from qwenlab.cli import options
-from qwenlab.cli.common import introduce, open_model
+from qwenlab.cli.common import compile_step, introduce, open_model
 from qwenlab.cli.threads import Threads
 
 
@@ -23,6 +23,7 @@ def chat(
     threads: options.Threads = options.AUTO,
     dtype: options.Dtype = None,
     device: options.Device = None,
+    compile: options.Compile = False,
 ) -> None:
     """Chat with a model. Ctrl-C ends an answer, Ctrl-D leaves; in a pipe, each line is a turn."""
     from qwenlab.chat.terminal import talk
@@ -30,6 +31,8 @@ def chat(
     wanted = Threads(threads)
     network, tokenizer = open_model(model, dtype, device)
     introduce(model, network, wanted.use(network, rows=1))
+    if compile:
+        compile_step(network)
     talk(
         network,
         tokenizer,

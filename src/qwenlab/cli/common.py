@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qwenlab.console import say
-from qwenlab.errors import QwenlabError
+from qwenlab.errors import QwenlabError, whole
 
 if TYPE_CHECKING:
     from qwenlab.engine.results import Stats
     from qwenlab.evaluation.endpoints import Endpoints
+    from qwenlab.evaluation.ray_actors import RayActors
     from qwenlab.loading import Dtype
     from qwenlab.model.model import Model
     from qwenlab.text.tokenizer import Tokenizer
@@ -27,11 +28,31 @@ def open_model(name: str, dtype: "Dtype", device: str | None) -> "tuple[Model, T
         network, tokenizer = load_with_tokenizer(name, dtype, device)
     for warning in caught:
         say(warning.message)
+    say_ignored(name, network)
+    return network, tokenizer
+
+
+def say_ignored(name: str, network: "Model | RayActors") -> None:
+    """One line that names the parts of the checkpoint that are not used, if there are any."""
     parts = Counter(map(part_of, network.ignored))
     if parts:
         listed = [f"{part} ({plural(many, 'tensor')})" for part, many in parts.items()]
         say(f"{name}: ignored {', '.join(listed)}")
-    return network, tokenizer
+
+
+def compile_step(network: "Model") -> None:
+    """`--compile`, for the number of threads that is set now. Lines on stderr say how far it is, or
+    why the model runs without."""
+    from qwenlab import fast
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")  # PyTorch has several for its own developers
+        warnings.filterwarnings("always", "not compiled")
+        fast.compile(
+            network, on_progress=lambda rows: say(f"compiling the step of {plural(rows, 'row')}")
+        )
+    for warning in caught:
+        say(warning.message)
 
 
 def say_dtype(dtype: "Dtype", device: str | None) -> "Dtype":
@@ -46,17 +67,29 @@ def say_dtype(dtype: "Dtype", device: str | None) -> "Dtype":
 
 
 def open_endpoints(
-    urls: Sequence[str], name: str, dtype: "Dtype", device: str | None
+    urls: Sequence[str], name: str, dtype: "Dtype", device: str | None, ray: int | None
 ) -> "tuple[Endpoints, Tokenizer]":
     """The servers that answer in the model's place, and the checkpoint's tokenizer. Raises
     QwenlabError for options of a model that runs here."""
     from qwenlab.evaluation.endpoints import Endpoints
 
-    for option, value in (("--dtype", dtype), ("--device", device)):
+    for option, value in (("--dtype", dtype), ("--device", device), ("--ray", ray)):
         if value is not None:
             raise QwenlabError(f"{option} is {value!r}, but --endpoint leaves that to the server")
     endpoints = Endpoints(urls, name)
     return endpoints, endpoints.tokenizer
+
+
+def open_ray(
+    size: int, name: str, dtype: "Dtype", device: str | None, threads: int | None
+) -> "tuple[RayActors, Tokenizer]":
+    """The actors that answer in the model's place, and the checkpoint's tokenizer. threads: of each
+    (None: one)."""
+    from qwenlab.evaluation.ray_actors import RayActors
+
+    actors = RayActors(whole(size, "--ray", 1), name, dtype, device, threads or 1)
+    say_ignored(name, actors)
+    return actors, actors.tokenizer
 
 
 def part_of(name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from qwenlab.cli import options, ranks
-from qwenlab.cli.common import count, introduce, open_endpoints, open_model
+from qwenlab.cli.common import count, introduce, open_endpoints, open_model, open_ray
 from qwenlab.cli.threads import Threads
 from qwenlab.cli.train import summarise
 from qwenlab.console import say
@@ -31,6 +31,7 @@ def traces(
     ] = True,
     plain: options.Plain = False,
     endpoint: options.Endpoint = None,
+    ray: options.Ray = None,
     threads: options.Threads = options.AUTO,
     dtype: options.Dtype = None,
     device: options.Device = None,
@@ -42,7 +43,10 @@ def traces(
     wanted = Threads(threads)
     problems = load_problems(data, limit)
     if endpoint:
-        network, tokenizer = open_endpoints(endpoint, model, dtype, device)
+        network, tokenizer = open_endpoints(endpoint, model, dtype, device, ray)
+        say(f"{network}, {count(problems, 'problem')}")
+    elif ray is not None:
+        network, tokenizer = open_ray(ray, model, dtype, device, wanted.number)
         say(f"{network}, {count(problems, 'problem')}")
     else:
         network, tokenizer = open_model(model, dtype, device)

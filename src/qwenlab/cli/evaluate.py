@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qwenlab.cli import options
-from qwenlab.cli.common import count, introduce, open_endpoints, open_model
+from qwenlab.cli.common import compile_step, count, introduce, open_endpoints, open_model, open_ray
 from qwenlab.cli.threads import Threads
 from qwenlab.console import say
 from qwenlab.errors import QwenlabError
@@ -52,9 +52,11 @@ def evaluate(
     limit: Limit = None,
     output: Output = None,
     endpoint: options.Endpoint = None,
+    ray: options.Ray = None,
     threads: options.Threads = options.AUTO,
     dtype: options.Dtype = None,
     device: options.Device = None,
+    compile: options.Compile = False,
 ) -> None:
     """Answer problems, grade the answers, summarise."""
     given = dict(locals())
@@ -81,9 +83,11 @@ def vote(
     limit: Limit = None,
     output: Output = None,
     endpoint: options.Endpoint = None,
+    ray: options.Ray = None,
     threads: options.Threads = options.AUTO,
     dtype: options.Dtype = None,
     device: options.Device = None,
+    compile: options.Compile = False,
 ) -> None:
     """Let sampled answers vote (self-consistency)."""
     given = dict(locals())
@@ -105,9 +109,11 @@ def answer_and_grade(
     limit: int | None,
     output: Path | None,
     endpoint: list[str] | None,
+    ray: int | None,
     threads: str,
     dtype: str | None,
     device: str | None,
+    compile: bool,
     **generation: object,
 ) -> None:
     """Both commands: runs `task` on the chosen problems, then prints its table."""
@@ -117,16 +123,23 @@ def answer_and_grade(
     size = int(batch_size) if batch_size.isdecimal() else batch_size
     problems = chosen(load_problems(data), data, "subject", subject)
     problems = chosen(problems, data, "level", level)[:limit]
+    if compile and (endpoint or ray):
+        where = "--endpoint has a server" if endpoint else "--ray has actors"
+        raise QwenlabError(f"--compile is given, but {where} compute the steps")
     if endpoint:
-        network, tokenizer = open_endpoints(endpoint, model, dtype, device)
+        network, tokenizer = open_endpoints(endpoint, model, dtype, device, ray)
+    elif ray is not None:
+        network, tokenizer = open_ray(ray, model, dtype, device, wanted.number)
     else:
         network, tokenizer = open_model(model, dtype, device)
     try:
-        if endpoint:
+        if endpoint or ray:
             say(f"{network}, {count(problems, 'problem')}")
         else:
             rows = min(size if isinstance(size, int) else ROWS, len(problems) * samples)
             introduce(model, network, count(problems, "problem"), wanted.use(network, rows))
+            if compile:
+                compile_step(network)
         result = task(
             network,
             tokenizer,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qwenlab.cli import options
-from qwenlab.cli.common import count, introduce, open_model, plural, speed
+from qwenlab.cli.common import compile_step, count, introduce, open_model, plural, speed
 from qwenlab.cli.threads import Threads
 from qwenlab.console import say
 
@@ -37,6 +37,7 @@ def generate(
     threads: options.Threads = options.AUTO,
     dtype: options.Dtype = None,
     device: options.Device = None,
+    compile: options.Compile = False,
     no_thinking: options.NoThinking = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue the bare text, without a chat template.")
@@ -80,6 +81,8 @@ def generate(
     thinking = not no_thinking
     ids = prompt_file.encode_prompts(prompts, file, tokenizer, limit, thinking=thinking, raw=raw)
     introduce(model, network, count(ids, "prompt"), wanted.use(network, min(slots, len(ids))))
+    if compile:
+        compile_step(network)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     sampling["invariant"] = invariant
     progress = sys.stderr.isatty()

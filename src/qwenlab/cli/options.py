@@ -68,11 +68,27 @@ Threads = Annotated[
     ),
 ]
 AUTO = "auto"
+Compile = Annotated[
+    bool,
+    typer.Option(
+        "--compile",
+        help="Compile the steps of 1 to 4 rows first; needs a C++ compiler and a CPU. Takes up to "
+        "minutes the first time.",
+    ),
+]
 Endpoint = Annotated[
     list[str] | None,
     typer.Option(
         help="Have this server answer (http://host:8000, vLLM's completions API), which serves the "
         "checkpoint named by --model; repeat the option for several that share the work."
+    ),
+]
+
+Ray = Annotated[
+    int | None,
+    typer.Option(
+        help="Have so many processes answer, each with the model and --threads threads (auto: "
+        "one), on this machine or in the Ray cluster at RAY_ADDRESS."
     ),
 ]
 

@@ -17,7 +17,7 @@ from qwenlab.engine.request import Request, RequestOutput, SamplingParams
 from qwenlab.engine.results import Stats
 from qwenlab.engine.runner import Runner
 from qwenlab.engine.sampling import checked, logprobs_of, penalise, sample
-from qwenlab.engine.scheduler import POLICIES, Scheduler
+from qwenlab.engine.scheduler import Scheduler, policy_of
 from qwenlab.errors import whole
 from qwenlab.model.model import Model
 from qwenlab.model.state import State
@@ -80,15 +80,12 @@ class Engine:
         stats: Stats | None = None,
         invariant: bool = False,
     ) -> None:
-        if strategy not in POLICIES:
-            known = ", ".join(POLICIES)
-            raise ValueError(f"strategy is {strategy!r}, expected one of {known}")
+        policy = policy_of(strategy)
         if is_compiled(model):
             raise ValueError(
                 "the model went through torch.compile, expected the plain one: "
                 "its state changes in place"
             )
-        policy = POLICIES[strategy]
         whole(slots, "slots", 1)
         whole(chunk, "chunk", 1)
         if token_budget is not None:

@@ -49,6 +49,13 @@ POLICIES = {
 }
 
 
+def policy_of(strategy: str) -> Policy:
+    """Raises ValueError for a strategy that is not known."""
+    if strategy not in POLICIES:
+        raise ValueError(f"strategy is {strategy!r}, expected one of {', '.join(POLICIES)}")
+    return POLICIES[strategy]
+
+
 class Scheduler:
     """Requests wait in order of arrival, run in a slot (a place in the state), and finish.
 

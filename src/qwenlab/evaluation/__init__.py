@@ -6,11 +6,13 @@ from qwenlab.evaluation.endpoints import Endpoints
 from qwenlab.evaluation.evaluation import evaluate
 from qwenlab.evaluation.grading import grade
 from qwenlab.evaluation.problems import Problem, load_problems, problem_prompts
+from qwenlab.evaluation.ray_actors import RayActors
 from qwenlab.evaluation.voting import majority_vote, self_consistency
 
 __all__ = [
     "Endpoints",
     "Problem",
+    "RayActors",
     "arithmetic_conversations",
     "arithmetic_problems",
     "evaluate",

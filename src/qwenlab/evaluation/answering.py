@@ -14,8 +14,10 @@ from qwenlab.engine.generation import ended
 from qwenlab.engine.prefix import share
 from qwenlab.engine.request import Request, RequestOutput
 from qwenlab.engine.results import Stats
+from qwenlab.engine.scheduler import policy_of
 from qwenlab.errors import QwenlabError
 from qwenlab.evaluation.endpoints import Endpoints
+from qwenlab.evaluation.ray_actors import RayActors
 from qwenlab.model.model import Model
 
 MOST_ROWS = 256  # more rows are hardly faster
@@ -23,9 +25,12 @@ FREE_SHARE = 0.8  # of the free memory that is planned with; the rest is for oth
 logger = logging.getLogger(__name__)
 
 
-def prepare(model: Model | Endpoints, requests: list[Request], strategy: str) -> Stats:
+def prepare(model: Model | Endpoints | RayActors, requests: list[Request], strategy: str) -> Stats:
     """Where a run is counted. Refuses what can't be done before anything is written: ValueError for
     a wrong strategy, EndpointError for a server that lacks something."""
+    if isinstance(model, RayActors):
+        policy_of(strategy)
+        return Stats()
     if not isinstance(model, Endpoints):
         return Engine(model, 1, strategy=strategy).stats
     if strategy != "continuous":
@@ -36,7 +41,7 @@ def prepare(model: Model | Endpoints, requests: list[Request], strategy: str) ->
 
 
 def run_requests(
-    model: Model | Endpoints,
+    model: Model | Endpoints | RayActors,
     requests: list[Request],
     rows: int,
     strategy: str,
@@ -50,12 +55,16 @@ def run_requests(
     of a problem share one prefill of its prompt. If memory runs out (torch.OutOfMemoryError), half
     as many rows continue from the tokens generated so far; with a single row the error is raised.
     `stats` collects the figures of the whole run; `invariant` is that of `generate`. With
-    `Endpoints`, the servers answer, and `rows` requests are in flight.
+    `Endpoints`, the servers answer, and `rows` requests are in flight. With `RayActors`, each of
+    them runs `rows` requests at once.
     """
     if not requests:
         return
     if isinstance(model, Endpoints):
         yield from model.answer(requests, rows, stats)
+        return
+    if isinstance(model, RayActors):
+        yield from model.answer(requests, rows, strategy, samples, stats, run_requests)
         return
     slots = min(rows, len(requests))
     engine = Engine(model, slots, strategy=strategy, stats=stats, invariant=invariant)
@@ -88,14 +97,15 @@ def halve(engine: Engine) -> None:
     torch.cuda.empty_cache()
 
 
-def rows_that_fit(model: Model | Endpoints, requests: list[Request]) -> int:
+def rows_that_fit(model: Model | Endpoints | RayActors, requests: list[Request]) -> int:
     """How many of the requests can run at once in the memory that is free now: 1 to 256. Logs it.
 
     Four fifths of that memory are divided by what the longest request takes at its worst moment, a
     bound for prompts of any length (`qwenlab.engine.footprint`, as for `bench.memory_plan`). Of
-    `Endpoints`, which have memory of their own, 64 requests for each server.
+    `Endpoints`, which have memory of their own, 64 requests for each server; of `RayActors`, 64
+    for each actor.
     """
-    if isinstance(model, Endpoints):
+    if isinstance(model, Endpoints | RayActors):
         return model.rows
     longest = max(len(request.prompt) + request.max_tokens for request in requests)
     draws = any(request.params.temperature > 0 for request in requests)

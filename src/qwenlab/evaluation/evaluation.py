@@ -21,6 +21,7 @@ from qwenlab.evaluation.answering import prepare, rows_that_fit, run_requests
 from qwenlab.evaluation.endpoints import Endpoints
 from qwenlab.evaluation.grading import extract_answer, grade
 from qwenlab.evaluation.problems import Problem, opens_thinking, problem_prompts, problem_seeds
+from qwenlab.evaluation.ray_actors import RayActors
 from qwenlab.files import write_whole
 from qwenlab.fingerprints import counted, list_fingerprints, some_weights, taken_apart
 from qwenlab.model.model import Model
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 def evaluate(
-    model: Model | Endpoints,
+    model: Model | Endpoints | RayActors,
     tokenizer: Tokenizer,
     problems: Sequence[Problem],
     *,
@@ -70,6 +71,8 @@ def evaluate(
     number and k, never on its neighbours in the batch. strategy and the sampling options are those
     of `generate`; thinking and plain are those of `problem_prompts`. With `Endpoints` in the
     model's place, servers answer: batch_size requests are in flight, and the rest stays as it is.
+    With `RayActors`, processes answer, each batch_size requests at once, and records come as
+    shares of the problems are finished.
 
     folder: where each record is appended to records.jsonl as its answer finishes (a path, or an
     open RunFolder), and summary.json is written at the end. Called again with the same settings,
@@ -81,7 +84,7 @@ def evaluate(
     Raises ValueError for a wrong option, for no problems, or for two with the same number;
     ProblemError for a prompt that leaves no room for an answer; RunFolderError if the folder holds
     another run or can't be written; torch.OutOfMemoryError if not even one row fits;
-    EndpointError for a server that can't be used.
+    EndpointError for a server that can't be used; RayError if Ray gives up.
     """
     numbers = [problem.number for problem in problems]
     if not numbers or len(set(numbers)) < len(numbers):
@@ -181,10 +184,10 @@ def graded_record(
     return record
 
 
-def identity(model: Model | Endpoints, problems: Sequence[Problem]) -> dict[str, str]:
+def identity(model: Model | Endpoints | RayActors, problems: Sequence[Problem]) -> dict[str, str]:
     """Fingerprints of the weights and of the problems; of servers, what they are."""
     data = counted(len(problems), "problem", problem_fingerprints(problems)[-1])
-    if isinstance(model, Endpoints):
+    if isinstance(model, Endpoints | RayActors):
         return {**model.identity(), "problems": data}
     return {"dtype": str(model.dtype), "weights": some_weights(model), "problems": data}
 

@@ -13,6 +13,7 @@ from qwenlab.evaluation.endpoints import Endpoints
 from qwenlab.evaluation.evaluation import Evaluation, evaluate, wilson
 from qwenlab.evaluation.grading import form_of, graded
 from qwenlab.evaluation.problems import Problem
+from qwenlab.evaluation.ray_actors import RayActors
 from qwenlab.evaluation.symbolic import VOTE_LIMIT, Budget
 from qwenlab.evaluation.values import Form
 from qwenlab.files import write_whole
@@ -72,7 +73,7 @@ def count_votes(groups: Sequence[str | None]) -> tuple[str | None, dict[str, int
 
 
 def self_consistency(
-    model: Model | Endpoints,
+    model: Model | Endpoints | RayActors,
     tokenizer: Tokenizer,
     problems: Sequence[Problem],
     *,

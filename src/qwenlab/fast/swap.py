@@ -5,6 +5,9 @@ Only `module.__class__` changes. The modules stay the same objects, so hooks, th
 references, parameters and their names all survive.
 """
 
+import warnings
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
@@ -12,6 +15,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from qwenlab.fast.attention import FastAttention
 from qwenlab.fast.deltanet import FastDeltaNet
 from qwenlab.fast.fused import FusedOwner
+from qwenlab.fast.graphs import BUCKETS, CompiledModel, Graphs, refusal
 from qwenlab.fast.layers import FastLayer, FastMLP, FastRotary
 from qwenlab.fast.model import FastModel
 from qwenlab.model.attention import Attention
@@ -27,7 +31,7 @@ FAST = {
     Model: FastModel,
     Rotary: FastRotary,
 }
-PLAIN = {fast: plain for plain, fast in FAST.items()}
+PLAIN = {fast: plain for plain, fast in FAST.items()} | {CompiledModel: Model}
 
 # glibc's malloc learns from freed blocks of up to 32 MiB; a block has a header besides.
 LARGEST_LEARNT = 31 * 2**20  # bytes
@@ -47,6 +51,49 @@ def optimize(model: Model) -> Model:
         if isinstance(module, FusedOwner) and not module.is_laid_out():
             module.lay_out()
     keep_freed_memory()
+    return model
+
+
+@torch.no_grad()
+def compile(
+    model: Model,
+    rows: int = BUCKETS[-1],
+    backend: str = "inductor",
+    on_progress: Callable[[int], None] | None = None,
+) -> Model:
+    """Compiles a model's decode step on a CPU, in place, and returns the model.
+
+    Afterwards a step of one token for each of at most `rows` rows (1, 2 or 4) is a graph by
+    torch.compile; anything else runs as `optimize` makes it, which is as fast for more rows. In
+    float32, ids stay the same and logits within 1e-5; in bfloat16 and float16 both may differ by
+    that dtype's rounding. Compiling takes seconds to a minute for each of 1, 2 and
+    4 rows; a later process finds most of it in PyTorch's cache on disk. `on_progress(rows)` is
+    called before each. `backend` is torch.compile's.
+
+    Weights may change afterwards, but not the numbers that modules hold, such as `eps`. Training,
+    hooks, replaced modules and a reader's attention run as before, and `restore` undoes it. Where
+    compiling isn't possible (a hybrid, a GPU, no C++ compiler), this warns in one line and the
+    model stays as it is. Raises ValueError for another number of rows.
+    """
+    if rows not in BUCKETS:
+        raise ValueError(f"rows is {rows}, expected one of {', '.join(map(str, BUCKETS))}")
+    reason = refusal(model, backend)
+    if reason is None:
+        optimize(model)
+        graphs = Graphs(model, backend)
+        try:
+            for bucket in BUCKETS[: BUCKETS.index(rows) + 1]:
+                if on_progress:
+                    on_progress(bucket)
+                graphs.add(bucket, model)
+        except Exception as problem:  # of many kinds: PyTorch's, the compiler's, the linker's
+            first_line = str(problem).strip().partition("\n")[0]
+            reason = f"{type(problem).__name__}: {first_line}"
+    if reason is not None:
+        warnings.warn(f"not compiled: {reason}", stacklevel=2)
+        return model
+    model.graphs = graphs
+    model.__class__ = CompiledModel
     return model
 
 
@@ -73,6 +120,6 @@ def restore(model: nn.Module) -> nn.Module:
             module.__class__ = type(kind.__name__, (PLAIN[kind.__base__],), dict(vars(kind)))
         else:
             continue
-        for name in ("fused", "table"):
+        for name in ("fused", "table", "graphs"):
             vars(module).pop(name, None)
     return model

@@ -29,6 +29,7 @@ from qwenlab.evaluation.problems import (
     problem_seeds,
     records,
 )
+from qwenlab.evaluation.ray_actors import RayActors
 from qwenlab.model.model import Model
 from qwenlab.run_folder import TEXT, WHOLE, RunFolder, RunFolderError
 from qwenlab.text.chat_template import CLOSE, OPEN
@@ -211,7 +212,7 @@ def answer_end(model: Model, tokenizer: Tokenizer, plain: bool) -> int:
 
 
 def make_traces(
-    model: Model | Endpoints,
+    model: Model | Endpoints | RayActors,
     tokenizer: Tokenizer,
     problems: Sequence[Problem],
     folder: str | Path,
@@ -234,7 +235,8 @@ def make_traces(
     is extended. Answers that never left their thinking or ended
     with an error go to rejected.jsonl instead and, with only_right, so do wrong ones. The sampling
     options are those of `generate`; fewer `slots` need less memory. With `Endpoints` in the
-    model's place, servers answer, and `slots` requests are in flight. Raises TraceError if no trace
+    model's place, servers answer, and `slots` requests are in flight; with `RayActors`, processes
+    answer, each `slots` requests at once. Raises TraceError if no trace
     is usable, ProblemError, RunFolderError, and ValueError for a wrong option or two problems with
     the same number: all but the first before anything is written.
     """
