@@ -88,8 +88,7 @@ def main(path: str) -> None:
         sys.exit("llama.cpp can't load the file")
     vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
     for line in sys.stdin:
-        sys.stdout.write(json.dumps(answer(model, vocab_size, **json.loads(line))) + "\n")
-        sys.stdout.flush()
+        print(json.dumps(answer(model, vocab_size, **json.loads(line))), flush=True)
 
 
 if __name__ == "__main__":
