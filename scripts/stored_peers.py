@@ -13,6 +13,7 @@ from datetime import date
 from pathlib import Path
 
 import psutil
+import torch
 
 from qwenlab.bench import peer_table
 from qwenlab.console import say
@@ -24,7 +25,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     load = f"{psutil.getloadavg()[0]:.1f} on {psutil.cpu_count()} cores"
-    made = peer_table(progress=True, on_start=say)
+    made = peer_table(set_threads=torch.set_num_threads, progress=True, on_start=say)
     print(made)
     provenance = {
         "command": " ".join(["python", "scripts/stored_peers.py", *sys.argv[1:]]),

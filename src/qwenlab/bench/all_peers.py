@@ -42,14 +42,15 @@ class Side(Protocol):
 class Torch:
     """A side that computes by PyTorch in this process."""
 
-    def __init__(self, side: Ours | Theirs) -> None:
+    def __init__(self, side: Ours | Theirs, set_threads: Callable[[int], None]) -> None:
         self.side = side
+        self.set_threads = set_threads
 
     def run(
         self, prompts: list[list[int]], new_tokens: int, threads: int
     ) -> tuple[float, float, list[list[int]]]:
         """Seconds for the first token and for all of them, and the ids."""
-        torch.set_num_threads(threads)
+        self.set_threads(threads)
         device = torch.device("cpu")
         one, _ = clocked(lambda: self.side.generate(prompts, 1), device)
         every, ids = clocked(lambda: self.side.generate(prompts, new_tokens), device)
@@ -171,6 +172,7 @@ def peer_table(
     new_tokens: int | None = None,
     *,
     threads: int | None = None,
+    set_threads: Callable[[int], None] | None = None,
     repeats: int = 3,
     seed: int = 0,
     progress: bool = False,
@@ -181,13 +183,16 @@ def peer_table(
 
     shapes: "tiny", the shipped model, or shapes with random weights, one pair of weights in memory
     at a time. batch_sizes: by default 1, 8, 64 for tiny and 1, 4, 16 for the others; new_tokens: 64
-    and 16. threads: by default PyTorch's current number, and for tiny also 1; the better one of
-    each side counts. Decoding is the time for all tokens beyond that for one. llama.cpp runs in a
+    and 16. set_threads: what sets PyTorch's number of threads, which the library never does by
+    itself; without it, all run with the current number. With it, they run with `threads`, by
+    default the current number, and for tiny also 1; the better one of each side counts.
+    Decoding is the time for all tokens beyond that for one. llama.cpp runs in a
     process of its own, and keeps its default float16 for keys and values. on_start: called with a
     line of text before each shape and dtype.
 
     Raises ValueError for sizes below 1 or fewer than 2 new tokens, and QwenlabError for an unknown
-    shape, or where transformers is missing. PyTorch's number of threads is restored.
+    shape, or where transformers is missing. At the end `set_threads` gets the
+    number from before.
     """
     known = [TINY, *SHAPES]
     for shape in shapes:
@@ -204,6 +209,9 @@ def peer_table(
     whole(repeats, "repeats", 1)
     before = torch.get_num_threads()
     most = before if threads is None else whole(threads, "threads", 1)
+    if set_threads is None and most != before:
+        raise ValueError(f"threads is {most}, expected {before} where set_threads is not given")
+    use = set_threads or unchanged
     absent = llama.why_not()
     notes = [] if absent is None else [absent]
     lines = []
@@ -211,17 +219,18 @@ def peer_table(
     kernels = {}
     try:
         for dtype in dtypes:
-            torch.set_num_threads(most)
+            use(most)
             machine = measure_machine(getattr(torch, dtype))
             bandwidths[dtype] = machine.bytes_per_second
             for shape in shapes:
                 if on_start:
                     on_start(f"{shape} in {dtype}")
-                tried = sorted({1, most}) if shape == TINY and threads is None else [most]
+                both = shape == TINY and threads is None and set_threads is not None
+                tried = sorted({1, most}) if both else [most]
                 sizes = batch_sizes or BATCH_SIZES.get(shape, OTHER_BATCH_SIZES)
                 count = new_tokens or NEW_TOKENS.get(shape, OTHER_NEW_TOKENS)
                 prompts = random_prompts(max(sizes), prompt_tokens, seed)
-                model, sides = open_sides(shape, dtype, absent is None, notes)
+                model, sides = open_sides(shape, dtype, use, absent is None, notes)
                 try:
                     readings = time_sides(sides, prompts, sizes, count, tried, repeats, progress)
                     for size in sizes:
@@ -235,13 +244,17 @@ def peer_table(
                 del model, sides
                 kernels |= linear.record()
     finally:
-        torch.set_num_threads(before)
+        use(before)
     versions = {"torch": torch.__version__, "transformers": version("transformers")}
     if absent is None and llama.llama_version():
         versions["llama-cpp-python"] = llama.llama_version()
     return PeerTable(
         lines, cpu_name(), bandwidths, versions, prompt_tokens, repeats, kernels, notes
     )
+
+
+def unchanged(_threads: int) -> None:
+    """Keeps PyTorch's number of threads."""
 
 
 def random_prompts(rows: int, prompt_tokens: int, seed: int) -> list[list[int]]:
@@ -259,12 +272,16 @@ def random_prompts(rows: int, prompt_tokens: int, seed: int) -> list[list[int]]:
 
 
 def open_sides(
-    shape: str, dtype: str, with_llama: bool, notes: list[str]
+    shape: str,
+    dtype: str,
+    use: Callable[[int], None],
+    with_llama: bool,
+    notes: list[str],
 ) -> tuple[Model, dict[str, Side]]:
     """Our model, and all sides of one shape by name. Adds to `notes` what has no side."""
     where = (TINY, None) if shape == TINY else (None, shape)
     ours, theirs = load_twins(*where, dtype, "cpu")
-    sides: dict[str, Side] = {REFERENCE: Torch(theirs), "qwenlab": Torch(ours)}
+    sides: dict[str, Side] = {REFERENCE: Torch(theirs, use), "qwenlab": Torch(ours, use)}
     if with_llama and "linear_attention" in ours.model.config.layer_types:
         note = f"llama.cpp is not measured at {shape}, a hybrid: only dense models are written"
         if note not in notes:

@@ -168,6 +168,8 @@ def peers(
     device: options.Device = None,
 ) -> None:
     """Measure speed beside transformers. Prints tables, then the same data as one line of JSON."""
+    import torch
+
     from qwenlab import bench
 
     if table:
@@ -180,6 +182,7 @@ def peers(
             prompt_tokens=16 if prompt_tokens is None else prompt_tokens,
             new_tokens=new_tokens,
             threads=Threads(threads).number,
+            set_threads=torch.set_num_threads,
             repeats=repeats,
             progress=True,
             on_start=say,
