@@ -52,6 +52,7 @@ TRANSFORMERS = (
     "test_lesson_boxes.py",
     "test_loading.py",
     "test_parity.py",
+    "test_all_peers.py",
     "test_peers.py",
     "test_tiny.py",
 )

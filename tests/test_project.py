@@ -66,7 +66,9 @@ def test_imports_run_downwards():
 
 
 # Commands print, and so do programs that are started as processes of their own.
-PRINTING = "cli console.py terminal.py __main__.py symbolic_worker.py workloads.py".split()
+PRINTING = (
+    "cli console.py terminal.py __main__.py symbolic_worker.py workloads.py llama_child.py".split()
+)
 
 
 def test_the_library_prints_nothing():

@@ -1,5 +1,6 @@
 """Measuring speed and memory, and the best that the machine could do."""
 
+from qwenlab.bench.all_peers import PeerTable, peer_table
 from qwenlab.bench.beside import Peers, peers
 from qwenlab.bench.data_sheets import DEVICES, SHAPES, Device
 from qwenlab.bench.memory import MemoryPlan, memory_plan
@@ -23,6 +24,7 @@ __all__ = [
     "Machine",
     "MemoryPlan",
     "ParallelStep",
+    "PeerTable",
     "Peers",
     "Sweep",
     "all_reduce_seconds",
@@ -31,6 +33,7 @@ __all__ = [
     "measure_machine",
     "memory_plan",
     "parallel_step",
+    "peer_table",
     "peers",
     "sweep",
 ]

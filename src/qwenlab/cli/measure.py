@@ -119,13 +119,46 @@ def peers(
         ),
     ] = None,
     shape: Annotated[
-        str | None, typer.Option(help="Instead of a model: random weights of shape 0.6b or 0.8b.")
+        str | None,
+        typer.Option(
+            help=(
+                "Instead of a model: random weights of shape 0.6b or 0.8b.  With --table: shapes, "
+                "separated by commas, of tiny, 0.6b and 0.8b."
+            )
+        ),
     ] = None,
-    batch: BatchSizes = "1,8,64",
+    table: Annotated[
+        bool,
+        typer.Option(
+            "--table",
+            help=(
+                "One table of decode speed on this CPU: all shapes in float32 and bfloat16, beside "
+                "transformers and, if llama-cpp-python and gguf are installed, llama.cpp. "
+                "--shape and --dtype choose parts of it."
+            ),
+        ),
+    ] = False,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            help="Batch sizes, separated by commas.",
+            show_default="1,8,64; with --table 1,4,16 for all but tiny",
+        ),
+    ] = None,
     prompt_tokens: Annotated[
-        int, typer.Option(help="Tokens of the longest prompt; the ids are random.")
-    ] = 32,
-    new_tokens: NewTokens = 32,
+        int | None,
+        typer.Option(
+            help="Tokens of the longest prompt; the ids are random.",
+            show_default="32; with --table 16",
+        ),
+    ] = None,
+    new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens generated in each row; stop tokens are ignored.",
+            show_default="32; with --table 64 for tiny, else 16",
+        ),
+    ] = None,
     prefill: Annotated[
         str, typer.Option(help="Lengths of prompts that are only prefilled, separated by commas.")
     ] = "64,256,1024",
@@ -135,11 +168,31 @@ def peers(
     device: options.Device = None,
 ) -> None:
     """Measure speed beside transformers. Prints tables, then the same data as one line of JSON."""
+    import torch
+
     from qwenlab import bench
 
+    if table:
+        if model is not None or device is not None:
+            raise ValueError("--table measures shapes on the CPU, expected no --model or --device")
+        result = bench.peer_table(
+            **({} if shape is None else {"shapes": names_in(shape)}),
+            **({} if dtype is None else {"dtypes": names_in(dtype)}),
+            batch_sizes=None if batch is None else whole_numbers(batch, "--batch"),
+            prompt_tokens=16 if prompt_tokens is None else prompt_tokens,
+            new_tokens=new_tokens,
+            threads=Threads(threads).number,
+            set_threads=torch.set_num_threads,
+            repeats=repeats,
+            progress=True,
+            on_start=say,
+        )
+        print(result)
+        print(result.json())
+        return
     if model is None and shape is None:
         model = options.TINY
-    sizes = whole_numbers(batch, "--batch")
+    sizes = whole_numbers("1,8,64" if batch is None else batch, "--batch")
     lengths = whole_numbers(prefill, "--prefill")
     wanted = Threads(threads)
 
@@ -149,8 +202,8 @@ def peers(
     result = bench.peers(
         model,
         sizes,
-        prompt_tokens,
-        new_tokens,
+        32 if prompt_tokens is None else prompt_tokens,
+        32 if new_tokens is None else new_tokens,
         shape=shape,
         prefill=lengths,
         repeats=repeats,
