@@ -28,6 +28,7 @@ from lesson_table import (
 from qwenlab.teach import lesson_tools
 from qwenlab.teach.questions import questions_of
 
+TEMPLATE = Path(__file__).resolve().parents[2] / "notebooks" / "template" / "lesson.ipynb"
 OPENING = ["title", "install", "load", "hero", "hero-python", "about"]
 OLD_HEADINGS = {
     "See it fail",
@@ -420,12 +421,27 @@ def shared_headings(paths):
     return wrong
 
 
+def still_the_template_s(path):
+    """Ids of the cells that a lesson has taken over as they stand, but for `install` and the
+    shared headings, which are about no subject."""
+    shared = {"install", "exercises", "quiz", "questions"}
+    kept = []
+    first = {cell.source for cell in nbformat.read(TEMPLATE, as_version=4).cells}
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.source in first and cell["id"] not in shared:
+            kept.append(cell["id"])
+    return kept
+
+
 def main(paths):
     for path in map(Path, paths):
         found = complaints(path)
         print(f"{path.stem}: {len(found)} to mend")
         for line in found:
             print(f"    {line}")
+        kept = still_the_template_s(path)
+        if kept:
+            print(f"    still the template's: {', '.join(kept)}")
 
 
 if __name__ == "__main__":

@@ -239,3 +239,16 @@ def test_a_verdict_typed_beside_a_measurement_is_found(place):
         assert len(found(text)) == 1
     for text in ("Is it faster?", "If the batch is slower, so are you.", "Guess how much faster."):
         assert found(text) == []
+
+
+def test_cells_that_are_still_the_template_s_are_named(tmp_path):
+    notebook = nbformat.read(contract.TEMPLATE, as_version=4)
+    about = contract.by_id(notebook, "about")
+    about.source += "\n\nOf a subject of its own."
+    nbformat.write(notebook, tmp_path / "18-own.ipynb")
+    kept = contract.still_the_template_s(tmp_path / "18-own.ipynb")
+    assert "hero" in kept and "about" not in kept and "install" not in kept
+    assert (
+        contract.still_the_template_s(contract.TEMPLATE.parents[1] / "05-batched-generation.ipynb")
+        == []
+    )
