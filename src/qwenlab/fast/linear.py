@@ -28,6 +28,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from tqdm import TMonitor
 
+from qwenlab.fast.packed import Packed, packed_product, reordered
+
 ROW_COUNTS = (1, 2, 3, 4, 8, 16, 32, 64)  # those measured; the counts between them use the next
 MAX_ROWS = 256  # up to here the last measurement counts; beyond it the kernels hardly differ
 # More than caches hold: a large model's matrix has left them when its turn comes again.
@@ -136,17 +138,26 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     shape = weight.shape
     rows = x.numel() // shape[1]
     measured = MEASURED_FOR[rows] if rows <= MAX_ROWS else 0
-    key = (measured, shape, weight.dtype, torch.get_num_threads())
+    packed = packed_copy(weight) if rows > 1 else None  # one row reads faster without
+    key = (measured, shape, weight.dtype, torch.get_num_threads(), packed is None)
     name = forcing.get() or known.get(key)
     if name is None:
-        name = known[key] = choose(rows, weight)
+        name = known[key] = choose(rows, weight, packed)
+    if name == "packed":
+        return packed.product(x.reshape(rows, -1)).view(*x.shape[:-1], -1)
     if name == "linear" or x.dim() == 2:
         return KERNELS[name](x, weight)
     out = KERNELS[name](x.reshape(rows, -1), weight)  # (rows, N)
     return out.view(*x.shape[:-1], -1)
 
 
-def choose(rows: int, weight: Tensor) -> str:
+def packed_copy(weight: Tensor) -> Packed | None:
+    """What `fast.pack` has put beside the weight, if it still is the same."""
+    packed = weight.__dict__.get("packed")
+    return packed if packed is not None and packed.stands_for(weight) else None
+
+
+def choose(rows: int, weight: Tensor, packed: Packed | None = None) -> str:
     """The kernel for that many rows of this matrix, by name: forced, chosen before, or measured."""
     if weight.device.type != "cpu":
         return "linear"
@@ -155,9 +166,9 @@ def choose(rows: int, weight: Tensor) -> str:
     rows = measured_for(rows)
     if rows == 0:
         return "linear"
-    what = describe(rows, weight)
+    what = describe(rows, weight) + (", packed" if packed else "")
     if what not in chosen:
-        chosen[what] = measure(rows, weight)
+        chosen[what] = measure(rows, weight, packed is not None)
     return chosen[what]
 
 
@@ -167,7 +178,7 @@ def describe(rows: int, weight: Tensor) -> str:
     return f"{rows} rows, {outputs} x {inputs}, {dtype}, {torch.get_num_threads()} threads"
 
 
-def measure(rows: int, weight: Tensor) -> str:
+def measure(rows: int, weight: Tensor, with_packed: bool = False) -> str:
     """Times the kernels in turn on matrices of ones, of `weight`'s shape but at most a quarter of
     COLD_BYTES large, and returns the fastest one's name."""
     outputs = min(len(weight), COLD_BYTES // 4 // (weight.shape[1] * weight.itemsize) or 1)
@@ -176,6 +187,9 @@ def measure(rows: int, weight: Tensor) -> str:
     matrices = weight.new_ones(copies, outputs, weight.shape[1])
     x = weight.new_ones(rows, weight.shape[1])
     names = [name for name in KERNELS if name != "by_row" or by_row_may_gain(rows, weight)]
+    packed = [reordered(matrix) for matrix in matrices] if with_packed else []
+    if packed:
+        names.append("packed")
     seconds = {name: [] for name in names}
     began = perf_counter()
     calls = 0
@@ -185,7 +199,10 @@ def measure(rows: int, weight: Tensor) -> str:
         name = names[calls % len(names)]
         start = perf_counter()
         try:
-            KERNELS[name](x, matrices[calls % len(matrices)])
+            if name == "packed":
+                packed_product(x, packed[calls % len(packed)])
+            else:
+                KERNELS[name](x, matrices[calls % len(matrices)])
             seconds[name].append(perf_counter() - start)
         except RuntimeError:  # a kernel that doesn't know this dtype or machine
             seconds[name].append(float("inf"))
