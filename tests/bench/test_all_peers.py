@@ -71,7 +71,7 @@ def test_a_third_peer_takes_turns_with_the_others_and_is_closed(third):
     ]
     seconds = 0.5 if torch.get_num_threads() == 1 else 1.0
     for line in made.lines:
-        assert list(line.cells) == ["transformers", "qwenlab", "llama.cpp"]
+        assert list(line.cells) == ["transformers", "qwenlab", "qwenlab, packed", "llama.cpp"]
         assert line.cells["llama.cpp"].rate.median == line.batch_size / seconds
         assert line.cells["llama.cpp"].alike == 0
         assert line.cells["transformers"].alike == line.batch_size
@@ -122,14 +122,14 @@ def test_the_command_prints_the_table_its_json_and_what_is_absent(capsys):
     out, err = capsys.readouterr()
     *table, last = out.splitlines()
     found = json.loads(last)
-    assert end.value.code == 0 and "qwenlab: small in float32" in err and "8/8" in err
+    assert end.value.code == 0 and "qwenlab: small in float32" in err and "12/12" in err
     assert "\n".join(table) == all_peers.text_of(found)
     assert table[-1] == "llama.cpp is absent" and found["notes"] == ["llama.cpp is absent"]
     assert found["machine"] in table[0] and found["versions"]["transformers"] in table[0]
     head = next(place for place, row in enumerate(table) if row.split()[:1] == ["shape"])
     rows = iter(table[head + 1 :])
     for line in found["lines"]:
-        assert list(line["cells"]) == ["transformers", "qwenlab"]
+        assert list(line["cells"]) == ["transformers", "qwenlab", "qwenlab, packed"]
         for name, cell in line["cells"].items():
             row = next(rows)
             ratio = cell["ratio"]

@@ -142,6 +142,15 @@ def test_answers_equal_those_of_the_library(run, model):
     assert [row["prompt_tokens"] for row in rows] == [len(prompt) for prompt in ids]
 
 
+def test_a_model_without_large_matrices_answers_all_the_same_when_packed(run, tmp_path):
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("2+2?\n3+4?\n", encoding="utf-8")
+    command = ["generate", str(prompts), "--max-new-tokens", "4"]
+    code, out, _ = run(*command)
+    assert (code, out) == run(*command, "--pack")[:2]
+    assert "qwenlab: packed: nothing" in run(*command, "--pack")[2]
+
+
 def test_a_model_that_can_not_be_compiled_answers_all_the_same(run, tmp_path):
     file = tmp_path / "prompts.txt"
     file.write_text("What is 2 + 3?\n")

@@ -135,7 +135,9 @@ def test_a_forced_kernel_wins(always_packed):
 
 def test_small_matrices_stay_single():
     model = fast.pack(load())
-    assert all("packed" not in vars(weight) for weight, _ in swap.matrices_of(model))
+    assert fast.packed_bytes(model) == 0
+    weights = sum(p.nbytes for p in model.parameters() if p.ndim == 2)
+    assert fast.packed_bytes(fast.pack(model, least_bytes=0)) == weights
 
 
 def test_the_table_names_it_where_it_was_measured(monkeypatch):

@@ -40,6 +40,9 @@ def say_ignored(name: str, network: "Model | RayActors") -> None:
         say(f"{name}: ignored {', '.join(listed)}")
 
 
+SMALL = "packed: nothing, because all matrices are small enough for the caches"
+
+
 def compile_step(network: "Model") -> None:
     """`--compile`, for the number of threads that is set now. Lines on stderr say how far it is, or
     why the model runs without."""
@@ -53,6 +56,20 @@ def compile_step(network: "Model") -> None:
         )
     for warning in caught:
         say(warning.message)
+
+
+def pack_weights(network: "Model") -> None:
+    """`--pack`. A line on stderr says what it takes, or why the weights stay single."""
+    from qwenlab import fast
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fast.pack(network)
+    for warning in caught:
+        say(warning.message)
+    if not caught:
+        packed = fast.packed_bytes(network)
+        say(f"packed: {packed / 1e9:.2f} GB of weights are kept twice" if packed else SMALL)
 
 
 def say_dtype(dtype: "Dtype", device: str | None) -> "Dtype":

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qwenlab.cli import options
-from qwenlab.cli.common import compile_step, count, introduce, open_endpoints, open_model, open_ray
+from qwenlab.cli.common import (
+    compile_step,
+    count,
+    introduce,
+    open_endpoints,
+    open_model,
+    open_ray,
+    pack_weights,
+)
 from qwenlab.cli.threads import Threads
 from qwenlab.console import say
 from qwenlab.errors import QwenlabError
@@ -57,6 +65,7 @@ def evaluate(
     dtype: options.Dtype = None,
     device: options.Device = None,
     compile: options.Compile = False,
+    pack: options.Pack = False,
 ) -> None:
     """Answer problems, grade the answers, summarise."""
     given = dict(locals())
@@ -88,6 +97,7 @@ def vote(
     dtype: options.Dtype = None,
     device: options.Device = None,
     compile: options.Compile = False,
+    pack: options.Pack = False,
 ) -> None:
     """Let sampled answers vote (self-consistency)."""
     given = dict(locals())
@@ -114,6 +124,7 @@ def answer_and_grade(
     dtype: str | None,
     device: str | None,
     compile: bool,
+    pack: bool,
     **generation: object,
 ) -> None:
     """Both commands: runs `task` on the chosen problems, then prints its table."""
@@ -123,9 +134,10 @@ def answer_and_grade(
     size = int(batch_size) if batch_size.isdecimal() else batch_size
     problems = chosen(load_problems(data), data, "subject", subject)
     problems = chosen(problems, data, "level", level)[:limit]
-    if compile and (endpoint or ray):
+    if (compile or pack) and (endpoint or ray):
+        given = "--compile" if compile else "--pack"
         where = "--endpoint has a server" if endpoint else "--ray has actors"
-        raise QwenlabError(f"--compile is given, but {where} compute the steps")
+        raise QwenlabError(f"{given} is given, but {where} compute the steps")
     if endpoint:
         network, tokenizer = open_endpoints(endpoint, model, dtype, device, ray)
     elif ray is not None:
@@ -140,6 +152,8 @@ def answer_and_grade(
             introduce(model, network, count(problems, "problem"), wanted.use(network, rows))
             if compile:
                 compile_step(network)
+            if pack:
+                pack_weights(network)
         result = task(
             network,
             tokenizer,

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qwenlab.cli import options
-from qwenlab.cli.common import compile_step, count, introduce, open_model, plural, speed
+from qwenlab.cli.common import (
+    compile_step,
+    count,
+    introduce,
+    open_model,
+    pack_weights,
+    plural,
+    speed,
+)
 from qwenlab.cli.threads import Threads
 from qwenlab.console import say
 
@@ -38,6 +46,7 @@ def generate(
     dtype: options.Dtype = None,
     device: options.Device = None,
     compile: options.Compile = False,
+    pack: options.Pack = False,
     no_thinking: options.NoThinking = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue the bare text, without a chat template.")
@@ -83,6 +92,8 @@ def generate(
     introduce(model, network, count(ids, "prompt"), wanted.use(network, min(slots, len(ids))))
     if compile:
         compile_step(network)
+    if pack:
+        pack_weights(network)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     sampling["invariant"] = invariant
     progress = sys.stderr.isatty()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qwenlab.cli import options
-from qwenlab.cli.common import compile_step, open_model, say_dtype
+from qwenlab.cli.common import compile_step, open_model, pack_weights, say_dtype
 from qwenlab.cli.options import names_in, whole_numbers
 from qwenlab.cli.threads import Threads
 from qwenlab.console import say
@@ -41,6 +41,7 @@ def bench(
     ] = None,
     device: options.Device = None,
     compile: options.Compile = False,
+    pack: options.Pack = False,
 ) -> None:
     """Measure speed over batch size. Prints a table and one line of JSON for each dtype."""
     import json
@@ -60,6 +61,8 @@ def bench(
         report(wanted.use(network, max(sizes)))
         if compile:
             compile_step(network)
+        if pack:
+            pack_weights(network)
         result = sweep(network, sizes, prompt_tokens, new_tokens, repeats=repeats, progress=True)
         print(result)
         print(json.dumps({"model": model, **asdict(result)}), flush=True)

@@ -128,6 +128,17 @@ def pack(model: Model, least_bytes: int = SMALL_BYTES) -> Model:
     return model
 
 
+def unpack(model: nn.Module) -> None:
+    """Drops what `pack` keeps, and only that."""
+    for weight, _ in matrices_of(model):
+        vars(weight).pop("packed", None)
+
+
+def packed_bytes(model: nn.Module) -> int:
+    """The bytes that the packed copies of a model's weights take; 0 without any."""
+    return sum(weight.nbytes for weight, _ in matrices_of(model) if "packed" in vars(weight))
+
+
 def matrices_of(model: nn.Module) -> list[tuple[torch.Tensor, Sequence[torch.Tensor]]]:
     """Each matrix that a product reads, with the parameters that are parts of it: a block of fused
     projections, a projection, or the head."""
@@ -161,8 +172,7 @@ def keep_freed_memory() -> None:
 
 def restore(model: nn.Module) -> nn.Module:
     """Undoes `optimize`, `compile` and `pack`, in place, and returns the model."""
-    for weight, _ in matrices_of(model):
-        vars(weight).pop("packed", None)
+    unpack(model)
     for module in model.modules():
         kind = type(module)
         if kind in PLAIN:
