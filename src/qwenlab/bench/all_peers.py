@@ -145,7 +145,7 @@ def text_of(table: Mapping) -> str:
             row += [f"{cell['bandwidth']:.0%}", str(cell["threads"])]
             rows.append([*row, f"{cell['alike']} of {line['batch_size']}"])
             place = ["", "", ""]
-    return "\n".join([*lines, *in_columns(rows), *table["notes"]])
+    return "\n".join([*lines, *in_columns(rows), *table["notes"], "", *verdicts(table)])
 
 
 def verdicts(table: Mapping) -> list[str]:
