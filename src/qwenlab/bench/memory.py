@@ -1,6 +1,7 @@
 """How many rows fit into a device's memory, and what each of them takes."""
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -166,6 +167,7 @@ def memory_plan(
     )
 
 
+@cache
 def weight_bytes(config: Config, dtype: torch.dtype) -> int:
     """All weights of such a model in `dtype`. A tied lm_head is the embedding, and a fused
     projection is the memory of those that it stands for, so each counts once."""
