@@ -90,15 +90,35 @@ def cast_and_back(model):
     scaled(model.to(torch.float64).to(torch.float32))
 
 
-def trained(model):
+def trained(model, fused=False):
     model.requires_grad_(True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=fused)
     model(IDS).square().mean().backward()
     optimizer.step()
     model.requires_grad_(False)
 
 
-@pytest.mark.parametrize("change", [scaled, loaded, replaced, cast_and_back, trained])
+def trained_by_a_fused_optimizer(model):
+    trained(model, fused=True)  # PyTorch doesn't count its changes
+
+
+def scaled_as_data(model):
+    for parameter in model.parameters():
+        parameter.data.mul_(1.1)
+
+
+CHANGES = [
+    scaled,
+    loaded,
+    replaced,
+    cast_and_back,
+    trained,
+    trained_by_a_fused_optimizer,
+    scaled_as_data,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_weight_is_never_computed_from_its_old_copy(change, always_packed):
     model = fast.pack(load(), least_bytes=0)
     before = logits(model)
@@ -110,11 +130,31 @@ def test_a_changed_weight_is_never_computed_from_its_old_copy(change, always_pac
     assert difference(again, after) < 1e-5
 
 
+def test_memory_that_a_weight_is_given_again_is_not_taken_for_the_old_weight():
+    weight = torch.nn.Parameter(torch.randn(64, 32), requires_grad=False)
+    weight.packed = packed.Packed(weight)
+    assert linear.packed_copy(weight) is weight.packed
+    values = weight.data
+    weight.data = torch.zeros(64, 32)
+    weight.data = values.mul_(2)  # where it was, and counted as often as it was
+    assert linear.packed_copy(weight) is None and "packed" not in vars(weight)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (64, 1), (96, 32), (1000, 1024)])
+def test_a_sample_lies_within_the_weight_and_is_spread_over_its_columns(shape):
+    weight = torch.arange(shape[0] * shape[1]).view(shape)
+    sample = packed.sample_of(weight)
+    assert len(sample.unique()) == min(packed.SAMPLES, weight.numel())
+    assert 0 <= sample.min() and sample.max() < weight.numel()
+    assert len((sample % shape[1]).unique()) >= min(len(sample), shape[1]) / 2
+
+
 def test_copies_and_pickles_have_none(always_packed):
     model = fast.pack(load(), least_bytes=0)
     expected = logits(model)
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         always_packed.clear()
+        assert fast.packed_bytes(other) == 0
         assert difference(logits(other), expected) < 1e-5 and always_packed == []
     assert difference(logits(model), expected) == 0 and always_packed
 

@@ -152,9 +152,12 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def packed_copy(weight: Tensor) -> Packed | None:
-    """What `fast.pack` has put beside the weight, if it still is the same."""
+    """What `fast.pack` has put beside the weight; dropped if the weight isn't the same any more."""
     packed = weight.__dict__.get("packed")
-    return packed if packed is not None and packed.stands_for(weight) else None
+    if packed is None or packed.stands_for(weight):
+        return packed
+    weight.__dict__.pop("packed", None)  # another thread may have been first
+    return None
 
 
 def choose(rows: int, weight: Tensor, packed: Packed | None = None) -> str:

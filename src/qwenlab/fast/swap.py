@@ -17,7 +17,7 @@ from qwenlab.fast.deltanet import FastDeltaNet
 from qwenlab.fast.fused import FusedOwner
 from qwenlab.fast.graphs import BUCKETS, CompiledModel, Graphs, refusal
 from qwenlab.fast.layers import FastLayer, FastMLP, FastRotary
-from qwenlab.fast.linear import SMALL_BYTES
+from qwenlab.fast.linear import SMALL_BYTES, packed_copy
 from qwenlab.fast.model import FastModel
 from qwenlab.fast.packed import Packed, can_pack
 from qwenlab.model.attention import Attention
@@ -106,8 +106,9 @@ def pack(model: Model, least_bytes: int = SMALL_BYTES) -> Model:
 
     Which kernel computes is still chosen by measuring, for each number of rows. A packed copy is no
     longer used once its weight is changed in place, replaced, moved or cast; another call packs it
-    anew. Only a change through `weight.data` is not noticed, as PyTorch doesn't count it: call
-    `pack` again. Copies and pickles of the model have none, and `restore` drops them. On another
+    anew. PyTorch doesn't count what a fused optimizer or an assignment into `weight.data` changes:
+    that is noticed by a sample of the numbers, so call `pack` again after a change of a few only.
+    Copies and pickles of the model have none, and `restore` drops them. On another
     device than a CPU, in another dtype than float32 or bfloat16, or where PyTorch lacks oneDNN,
     this warns in one line and the model stays as it is.
     """
@@ -123,7 +124,8 @@ def pack(model: Model, least_bytes: int = SMALL_BYTES) -> Model:
         return model
     optimize(model)
     for weight, parts in matrices_of(model):
-        if weight.nbytes >= least_bytes and not weight.is_inference():
+        readable = weight.is_contiguous() and not weight.is_inference()
+        if readable and weight.nbytes >= least_bytes:
             weight.packed = Packed(weight, parts)
     return model
 
@@ -135,8 +137,9 @@ def unpack(model: nn.Module) -> None:
 
 
 def packed_bytes(model: nn.Module) -> int:
-    """The bytes that the packed copies of a model's weights take; 0 without any."""
-    return sum(weight.nbytes for weight, _ in matrices_of(model) if "packed" in vars(weight))
+    """The bytes that the packed copies of a model's weights take; 0 without any. Copies that are no
+    longer right are dropped."""
+    return sum(weight.nbytes for weight, _ in matrices_of(model) if packed_copy(weight))
 
 
 def matrices_of(model: nn.Module) -> list[tuple[torch.Tensor, Sequence[torch.Tensor]]]:
