@@ -94,6 +94,15 @@ EXERCISES["fair-share"] = Exercise(
             "that is where each ends. The first bound, 0, is missing.",
         ),
         (
+            lambda count, n: [0] + [r * (count // n) + count % n for r in range(1, n + 1)],
+            "the first process takes all that is left over. The first so many take one more each.",
+        ),
+        (
+            lambda count, n: [r * (count // n) + int(r < count % n) for r in range(n + 1)],
+            "a bound moves by one for every process before it that takes one more, and not only by "
+            "one of its own.",
+        ),
+        (
             lambda count, n: [b - 1 for b in fair_share(count, n)],
             "a share goes up to its end without including it, so the bounds begin with 0.",
         ),
@@ -174,6 +183,11 @@ EXERCISES["wire-bytes"] = Exercise(
             "that is what all devices send together. One of them sends an n-th of it.",
         ),
         (
+            lambda layers, hidden, rows, size, n: layers * rows * hidden * size,
+            "that is all rows' hidden vectors once a layer. Each layer sums them twice, and a sum "
+            "costs each device 2 (n - 1) / n of its bytes.",
+        ),
+        (
             _times(lambda layers, hidden, rows, size, n: 1 / n),
             "`rows` are the rows in all. Each device has a part of every row's columns, so all "
             "rows' vectors are summed, not an n-th of them.",
@@ -193,8 +207,9 @@ def fewest_devices(weights: int, row: int, rows: int, memory: int, heads: int) -
 
 
 def _models() -> Cases:
-    yield "fits on one", (60, 1, 20, 80, 64)
+    yield "fits on one", (50, 1, 20, 80, 64)
     yield "needs four, because three do not divide", (200, 1, 20, 80, 64)
+    yield "fits on one exactly", (60, 1, 20, 80, 64)
     yield "exactly two", (140, 1, 20, 80, 64)
     yield "one for each head", (400, 1, 20, 80, 8)
     yield "not even one for each head", (2000, 1, 20, 80, 8)
@@ -247,6 +262,13 @@ def _one_too_early(weights: int, row: int, rows: int, memory: int, heads: int) -
     return 0 if found == heads else found
 
 
+def _two_at_least(weights: int, row: int, rows: int, memory: int, heads: int) -> int:
+    for n in range(2, heads + 1):
+        if heads % n == 0 and weights + rows * row <= n * memory:
+            return n
+    return 0
+
+
 def _strictly(weights: int, row: int, rows: int, memory: int, heads: int) -> int:
     return fewest_devices(weights + 1, row, rows, memory, heads)
 
@@ -277,6 +299,10 @@ EXERCISES["fewest-devices"] = Exercise(
                 weights, row, 1, memory, heads
             ),
             "that has room for one row only.",
+        ),
+        (
+            _two_at_least,
+            "one device is enough where all of it fits there.",
         ),
         (
             _one_too_early,
