@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from itertools import product
 from statistics import median
+from textwrap import fill
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -145,7 +146,8 @@ def text_of(table: Mapping) -> str:
             row += [f"{cell['bandwidth']:.0%}", str(cell["threads"])]
             rows.append([*row, f"{cell['alike']} of {line['batch_size']}"])
             place = ["", "", ""]
-    return "\n".join([*lines, *in_columns(rows), *table["notes"], "", *verdicts(table)])
+    sentences = [fill(verdict, 100, subsequent_indent="    ") for verdict in verdicts(table)]
+    return "\n".join([*lines, *in_columns(rows), *table["notes"], "", *sentences])
 
 
 def verdicts(table: Mapping) -> list[str]:
