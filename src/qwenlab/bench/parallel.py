@@ -67,7 +67,7 @@ def all_reduce_seconds(size: float, devices: int, link: Link) -> float:
 
     Every device must send (n - 1) / n of its bytes twice, once to sum and once to hand out the sum;
     two trees do so at the link's full rate within 2 log2(n) messages (Sanders, Speck and Träff,
-    Parallel Computing 35(12), 2009), which is what NCCL does.
+    Parallel Computing 35(12), 2009), as NCCL has them beside its rings.
     """
     whole(devices, "devices", 1)
     sent = 2 * (devices - 1) / devices * size

@@ -208,8 +208,8 @@ def fewest_devices(weights: int, row: int, rows: int, memory: int, heads: int) -
 
 def _models() -> Cases:
     yield "fits on one", (50, 1, 20, 80, 64)
-    yield "needs four, because three do not divide", (200, 1, 20, 80, 64)
     yield "fits on one exactly", (60, 1, 20, 80, 64)
+    yield "needs four, because three do not divide", (200, 1, 20, 80, 64)
     yield "exactly two", (140, 1, 20, 80, 64)
     yield "one for each head", (400, 1, 20, 80, 8)
     yield "not even one for each head", (2000, 1, 20, 80, 8)
@@ -301,10 +301,6 @@ EXERCISES["fewest-devices"] = Exercise(
             "that has room for one row only.",
         ),
         (
-            _two_at_least,
-            "one device is enough where all of it fits there.",
-        ),
-        (
             _one_too_early,
             "as many devices as heads are allowed. `range(1, heads)` ends one too early.",
         ),
@@ -320,6 +316,10 @@ EXERCISES["fewest-devices"] = Exercise(
         (
             _strictly,
             "what fits to the last byte fits.",
+        ),
+        (
+            _two_at_least,
+            "one device is enough where all of it fits there.",
         ),
         (
             _none_instead,
