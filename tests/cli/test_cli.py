@@ -153,7 +153,7 @@ def test_a_model_without_large_matrices_answers_all_the_same_when_packed(run, tm
 
 def test_a_model_that_can_not_be_compiled_answers_all_the_same(run, tmp_path):
     file = tmp_path / "prompts.txt"
-    file.write_text("What is 2 + 3?\n")
+    file.write_text("What is 2 + 3?\n", encoding="utf-8")
     command = ["generate", file, "--model", "tiny-hybrid", "--max-new-tokens", 3]
     code, out, _ = run(*command)
     compiled_code, compiled_out, err = run(*command, "--compile")

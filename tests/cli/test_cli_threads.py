@@ -139,5 +139,5 @@ def test_a_record_that_is_no_number_is_another_run(run, cores):
 def test_every_command_that_computes_has_the_option(run):
     for command in "generate chat evaluate vote grpo traces distill bench table peers".split():
         code, out, _ = run(command, "--help")
-        described = out.partition("--threads ")[2].partition("\n  --")[0]
+        described = out.partition("\n  --threads ")[2].partition("\n  --")[0]
         assert code == 0 and "[default: auto]" in " ".join(described.split()), command
