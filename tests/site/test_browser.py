@@ -154,23 +154,28 @@ def test_a_lesson_is_quiet_fits_and_is_readable(lesson):
         check_look(watch, name, width, theme)
 
 
+def shown(picture):
+    """Its HTML, whatever scripts have added to an element and taken away again."""
+    return picture.inner_html().replace(' class=""', "")
+
+
 def move_slider(page, widget, slider):
     picture = widget.locator(".qwl-state")
     slider.focus()
     for key in ("End", "Home"):
         page.keyboard.press(key)
-    seen = [picture.inner_html()]
+    seen = [shown(picture)]
     for _ in range(5):  # five moves, one picture
         page.keyboard.press("ArrowRight")
         assert picture.count() == 1
-    seen.append(picture.inner_html())
+    seen.append(shown(picture))
     assert seen[1] != seen[0], "the keyboard does not change the picture"
     page.keyboard.press("Home")
-    assert picture.inner_html() == seen[0], "Home does not lead back to the first picture"
+    assert shown(picture) == seen[0], "Home does not lead back to the first picture"
     slider.scroll_into_view_if_needed()
     box = slider.bounding_box()
     page.mouse.click(box["x"] + 0.9 * box["width"], box["y"] + box["height"] / 2)
-    assert picture.inner_html() != seen[0], "the mouse does not change the picture"
+    assert shown(picture) != seen[0], "the mouse does not change the picture"
     assert slider.evaluate("(slider) => slider.labels.length + slider.ariaLabel?.length") != 0
 
 
@@ -179,14 +184,14 @@ def choose(page, widget):
     picture = widget.locator(".qwl-state")
     choices = widget.locator("input[type=radio]")
     choices.first.check()
-    first = picture.inner_html()
+    first = shown(picture)
     choices.first.focus()
     page.keyboard.press("ArrowRight")
-    assert picture.inner_html() != first, "the keyboard does not change the picture"
+    assert shown(picture) != first, "the keyboard does not change the picture"
     page.keyboard.press("ArrowLeft")
-    assert picture.inner_html() == first, "the keyboard does not lead back to the first picture"
+    assert shown(picture) == first, "the keyboard does not lead back to the first picture"
     choices.last.check()
-    assert picture.inner_html() != first, "the mouse does not change the picture"
+    assert shown(picture) != first, "the mouse does not change the picture"
     assert (
         choices.first.evaluate("(choice) => choice.labels.length + choice.ariaLabel?.length") != 0
     )
