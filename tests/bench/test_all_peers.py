@@ -10,7 +10,7 @@ import torch
 from helpers import SHAPE
 
 from qwenlab import bench
-from qwenlab.bench import all_peers, llama
+from qwenlab.bench import all_peers, beside, llama
 from qwenlab.bench.twins import SHAPES
 from qwenlab.cli.main import main
 from qwenlab.errors import QwenlabError
@@ -46,7 +46,7 @@ def quick(monkeypatch):
     by_dtype = {torch.float32: unit, torch.bfloat16: half}
     monkeypatch.setattr(all_peers, "measure_machine", by_dtype.get)
     seconds = cycle([1.0, 3.0])  # for one token, then for all: no test depends on a real clock
-    monkeypatch.setattr(all_peers, "clocked", lambda work, device: (next(seconds), work()))
+    monkeypatch.setattr(beside, "clocked", lambda work, device: (next(seconds), work()))
     monkeypatch.setattr(llama, "why_not", lambda: "llama.cpp is absent")
     Fake.closed = 0
     Fake.seen = []

@@ -132,6 +132,13 @@ def lesson_of_a_page(name, until):
         return Lesson(name, until=until)
 
 
+def hero_pictures(name):
+    """`pictures` of a lesson's first widget, as the executed page holds them."""
+    (hero,) = [cell for cell in executed(NOTEBOOKS / f"{name}.ipynb").cells if cell["id"] == "hero"]
+    html = "".join(output.get("data", {}).get("text/html", "") for output in hero.outputs)
+    return pictures(html)
+
+
 def pictures(html):
     """Every state that a widget's page holds, in order, as (picture, tables).
 

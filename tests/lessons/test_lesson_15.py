@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 import widget_budget
-from executed import executed
-from lesson_cells import NOTEBOOKS, asked, code_cells, numbers, pictures, say, shown
+from lesson_cells import asked, code_cells, hero_pictures, numbers, say, shown
 from widget_numbers import wrong_cells
 
 from qwenlab.bench import DEVICES, SHAPES, memory_plan
@@ -38,11 +37,9 @@ def lesson():
 @pytest.fixture(scope="module")
 def states():
     """What the page's widget holds: {state: (picture, tables)}."""
-    (hero,) = [c for c in executed(NOTEBOOKS / f"{NAME}.ipynb").cells if c["id"] == "hero"]
-    html = "".join(output.get("data", {}).get("text/html", "") for output in hero.outputs)
     found = {}
     order = itertools.product([*SHAPES, "tiny"], DEVICES, CONTEXTS)
-    for (model, device, context), state in zip(order, pictures(html), strict=True):
+    for (model, device, context), state in zip(order, hero_pictures(NAME), strict=True):
         found[model, device, str(context)] = state
     return found
 

@@ -5,8 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from executed import executed
-from lesson_cells import NOTEBOOKS, asked, code_cells, numbers, pictures, say, shown
+from lesson_cells import asked, code_cells, hero_pictures, numbers, say, shown
 from widget_numbers import wrong_cells
 
 from qwenlab.bench import DEVICES, LINKS, parallel_step
@@ -37,10 +36,8 @@ def lesson():
 @pytest.fixture(scope="module")
 def states(lesson):
     """What the page's widget holds: {state: (picture, tables)}."""
-    (hero,) = [c for c in executed(NOTEBOOKS / f"{NAME}.ipynb").cells if c["id"] == "hero"]
-    html = "".join(output.get("data", {}).get("text/html", "") for output in hero.outputs)
     order = itertools.product([*lesson[1]["MODELS"]][::-1], LINKS, (1, 32))
-    return dict(zip(order, pictures(html), strict=True))
+    return dict(zip(order, hero_pictures(NAME), strict=True))
 
 
 def seconds_of(config, link, way, rows):

@@ -14,8 +14,8 @@ import torch
 
 from qwenlab import fast
 from qwenlab.bench import llama
-from qwenlab.bench.beside import Reading, decode_seconds
-from qwenlab.bench.roofline import Machine, clocked, decode_bound, measure_machine
+from qwenlab.bench.beside import Reading, decode_seconds, timed_generation
+from qwenlab.bench.roofline import decode_bound, measure_machine
 from qwenlab.bench.sweeps import distinct
 from qwenlab.bench.timing import Spread, alternate, cpu_name, in_columns
 from qwenlab.bench.twins import SHAPES, Ours, Theirs, load_twins
@@ -54,10 +54,7 @@ class Torch:
     ) -> tuple[float, float, list[list[int]]]:
         """Seconds for the first token and for all of them, and the ids."""
         self.set_threads(threads)
-        device = torch.device("cpu")
-        one, _ = clocked(lambda: self.side.generate(prompts, 1), device)
-        every, ids = clocked(lambda: self.side.generate(prompts, new_tokens), device)
-        return one, every, ids
+        return timed_generation(self.side, prompts, new_tokens, torch.device("cpu"))
 
     def close(self) -> None:
         """There is nothing to end."""
@@ -69,7 +66,6 @@ class Packed(Torch):
     def run(
         self, prompts: list[list[int]], new_tokens: int, threads: int
     ) -> tuple[float, float, list[list[int]]]:
-        self.set_threads(threads)
         fast.pack(self.side.model)
         try:
             return super().run(prompts, new_tokens, threads)
@@ -254,7 +250,7 @@ def peer_table(
                     readings = time_sides(sides, prompts, sizes, count, tried, repeats, progress)
                     for size in sizes:
                         context = round(sum(map(len, prompts[:size])) / size + count / 2)
-                        least = least_seconds(model, machine, size, context)
+                        least, _ = decode_bound(model, machine, size, context)
                         cells = weigh(readings, list(sides), size, count, tried, least)
                         lines.append(Line(shape, dtype, size, count, cells))
                 finally:
@@ -326,12 +322,6 @@ def time_sides(
 
     cases = [Case(*case) for case in product(sizes, sides, threads)]
     return alternate(run, cases, repeats, progress=progress)
-
-
-def least_seconds(model: Model, machine: Machine, rows: int, context: int) -> float:
-    """The least seconds of a decode step for the bytes that it must move."""
-    least, _ = decode_bound(model, machine, rows, context)
-    return least
 
 
 def weigh(

@@ -15,7 +15,7 @@ from qwenlab.bench.alone import where_they_part
 from qwenlab.bench.roofline import Machine, clocked, decode_bound, measure_machine
 from qwenlab.bench.sweeps import distinct
 from qwenlab.bench.timing import Spread, alternate, in_columns
-from qwenlab.bench.twins import load_twins
+from qwenlab.bench.twins import Ours, Theirs, load_twins
 from qwenlab.errors import whole
 from qwenlab.fast import linear
 from qwenlab.model.model import Model
@@ -197,10 +197,7 @@ def peers(
         if case.single:
             seconds, _ = clocked(lambda: side.prefill(rows[case.number]), network.device)
             return Reading(seconds)
-        asked = prompts[: case.number]
-        one, _ = clocked(lambda: side.generate(asked, 1), network.device)
-        every, ids = clocked(lambda: side.generate(asked, new_tokens), network.device)
-        return Reading(one, every, ids)
+        return timed_generation(side, prompts[: case.number], new_tokens, network.device)
 
     cases = list(starmap(Case, product(sizes, NAMES, [False])))
     cases += starmap(Case, product(lengths, NAMES, [True]))
@@ -248,6 +245,15 @@ class Reading(NamedTuple):
     one: float
     every: float = 0.0
     ids: Sequence[list[int]] = ()
+
+
+def timed_generation(
+    side: Ours | Theirs, prompts: list[list[int]], new_tokens: int, device: torch.device
+) -> Reading:
+    """Times a side twice, for one token and for all."""
+    one, _ = clocked(lambda: side.generate(prompts, 1), device)
+    every, ids = clocked(lambda: side.generate(prompts, new_tokens), device)
+    return Reading(one, every, ids)
 
 
 def weigh(

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from qwenlab.cli import options
-from qwenlab.cli.common import compile_step, introduce, open_model
+from qwenlab.cli.common import introduce, open_model, speed_up
 from qwenlab.cli.threads import Threads
 
 
@@ -31,8 +31,7 @@ def chat(
     wanted = Threads(threads)
     network, tokenizer = open_model(model, dtype, device)
     introduce(model, network, wanted.use(network, rows=1))
-    if compile:
-        compile_step(network)
+    speed_up(network, compile)
     talk(
         network,
         tokenizer,

@@ -3,7 +3,8 @@
 import re
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from qwenlab.console import say
@@ -11,6 +12,7 @@ from qwenlab.errors import QwenlabError, whole
 
 if TYPE_CHECKING:
     from qwenlab.engine.results import Stats
+    from qwenlab.evaluation.elsewhere import Elsewhere
     from qwenlab.evaluation.endpoints import Endpoints
     from qwenlab.evaluation.ray_actors import RayActors
     from qwenlab.loading import Dtype
@@ -24,10 +26,8 @@ def open_model(name: str, dtype: "Dtype", device: str | None) -> "tuple[Model, T
     from qwenlab.loading import load_with_tokenizer
 
     dtype = say_dtype(dtype, device)
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings_said():
         network, tokenizer = load_with_tokenizer(name, dtype, device)
-    for warning in caught:
-        say(warning.message)
     say_ignored(name, network)
     return network, tokenizer
 
@@ -40,6 +40,23 @@ def say_ignored(name: str, network: "Model | RayActors") -> None:
         say(f"{name}: ignored {', '.join(listed)}")
 
 
+@contextmanager
+def warnings_said() -> Iterator[list]:
+    """Prints the warnings from inside, a line each, at the end; the list holds them."""
+    with warnings.catch_warnings(record=True) as caught:
+        yield caught
+    for warning in caught:
+        say(warning.message)
+
+
+def speed_up(network: "Model", compile: bool, pack: bool = False) -> None:
+    """`--compile` and `--pack`, once the number of threads is set."""
+    if compile:
+        compile_step(network)
+    if pack:
+        pack_weights(network)
+
+
 SMALL = "packed: nothing, because all matrices are small enough for the caches"
 
 
@@ -48,25 +65,21 @@ def compile_step(network: "Model") -> None:
     why the model runs without."""
     from qwenlab import fast
 
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings_said():
         warnings.simplefilter("ignore")  # PyTorch has several for its own developers
         warnings.filterwarnings("always", "not compiled")
         fast.compile(
             network, on_progress=lambda rows: say(f"compiling the step of {plural(rows, 'row')}")
         )
-    for warning in caught:
-        say(warning.message)
 
 
 def pack_weights(network: "Model") -> None:
     """`--pack`. A line on stderr says what it takes, or why the weights stay single."""
     from qwenlab import fast
 
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings_said() as caught:
         warnings.simplefilter("always")
         fast.pack(network)
-    for warning in caught:
-        say(warning.message)
     if not caught:
         packed = fast.packed_bytes(network)
         say(f"packed: {packed / 1e9:.2f} GB of weights are kept twice" if packed else SMALL)
@@ -81,6 +94,23 @@ def say_dtype(dtype: "Dtype", device: str | None) -> "Dtype":
     chosen, reason = auto_dtype(choose_device(device))
     say(f"--dtype auto: {str(chosen).removeprefix('torch.')}, because {reason}")
     return chosen
+
+
+def open_elsewhere(
+    endpoint: Sequence[str] | None,
+    ray: int | None,
+    name: str,
+    dtype: "Dtype",
+    device: str | None,
+    threads: int | None,
+) -> "tuple[Elsewhere, Tokenizer] | None":
+    """What --endpoint or --ray has answer in the model's place, and the checkpoint's tokenizer;
+    None where neither is given."""
+    if endpoint:
+        return open_endpoints(endpoint, name, dtype, device, ray)
+    if ray is not None:
+        return open_ray(ray, name, dtype, device, threads)
+    return None
 
 
 def open_endpoints(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from qwenlab.cli import options, ranks
-from qwenlab.cli.common import count, introduce, open_endpoints, open_model, open_ray
+from qwenlab.cli.common import count, introduce, open_elsewhere, open_model
 from qwenlab.cli.threads import Threads
 from qwenlab.cli.train import summarise
 from qwenlab.console import say
@@ -42,14 +42,11 @@ def traces(
 
     wanted = Threads(threads)
     problems = load_problems(data, limit)
-    if endpoint:
-        network, tokenizer = open_endpoints(endpoint, model, dtype, device, ray)
-        say(f"{network}, {count(problems, 'problem')}")
-    elif ray is not None:
-        network, tokenizer = open_ray(ray, model, dtype, device, wanted.number)
+    elsewhere = open_elsewhere(endpoint, ray, model, dtype, device, wanted.number)
+    network, tokenizer = elsewhere or open_model(model, dtype, device)
+    if elsewhere:
         say(f"{network}, {count(problems, 'problem')}")
     else:
-        network, tokenizer = open_model(model, dtype, device)
         wanted.use(network, min(slots, len(problems)))
         introduce(model, network, count(problems, "problem"), wanted)
     try:

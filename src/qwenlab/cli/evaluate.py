@@ -9,13 +9,11 @@ import typer
 
 from qwenlab.cli import options
 from qwenlab.cli.common import (
-    compile_step,
     count,
     introduce,
-    open_endpoints,
+    open_elsewhere,
     open_model,
-    open_ray,
-    pack_weights,
+    speed_up,
 )
 from qwenlab.cli.threads import Threads
 from qwenlab.console import say
@@ -138,22 +136,15 @@ def answer_and_grade(
         given = "--compile" if compile else "--pack"
         where = "--endpoint has a server" if endpoint else "--ray has actors"
         raise QwenlabError(f"{given} is given, but {where} compute the steps")
-    if endpoint:
-        network, tokenizer = open_endpoints(endpoint, model, dtype, device, ray)
-    elif ray is not None:
-        network, tokenizer = open_ray(ray, model, dtype, device, wanted.number)
-    else:
-        network, tokenizer = open_model(model, dtype, device)
+    elsewhere = open_elsewhere(endpoint, ray, model, dtype, device, wanted.number)
+    network, tokenizer = elsewhere or open_model(model, dtype, device)
     try:
-        if endpoint or ray:
+        if elsewhere:
             say(f"{network}, {count(problems, 'problem')}")
         else:
             rows = min(size if isinstance(size, int) else ROWS, len(problems) * samples)
             introduce(model, network, count(problems, "problem"), wanted.use(network, rows))
-            if compile:
-                compile_step(network)
-            if pack:
-                pack_weights(network)
+            speed_up(network, compile, pack)
         result = task(
             network,
             tokenizer,

@@ -9,13 +9,12 @@ import typer
 
 from qwenlab.cli import options
 from qwenlab.cli.common import (
-    compile_step,
     count,
     introduce,
     open_model,
-    pack_weights,
     plural,
     speed,
+    speed_up,
 )
 from qwenlab.cli.threads import Threads
 from qwenlab.console import say
@@ -90,10 +89,7 @@ def generate(
     thinking = not no_thinking
     ids = prompt_file.encode_prompts(prompts, file, tokenizer, limit, thinking=thinking, raw=raw)
     introduce(model, network, count(ids, "prompt"), wanted.use(network, min(slots, len(ids))))
-    if compile:
-        compile_step(network)
-    if pack:
-        pack_weights(network)
+    speed_up(network, compile, pack)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     sampling["invariant"] = invariant
     progress = sys.stderr.isatty()

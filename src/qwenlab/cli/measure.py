@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qwenlab.cli import options
-from qwenlab.cli.common import compile_step, open_model, pack_weights, say_dtype
+from qwenlab.cli.common import open_model, say_dtype, speed_up
 from qwenlab.cli.options import names_in, whole_numbers
 from qwenlab.cli.threads import Threads
 from qwenlab.console import say
@@ -59,10 +59,7 @@ def bench(
     for chosen in dtypes:
         network, _ = open_model(model, chosen, device)
         report(wanted.use(network, max(sizes)))
-        if compile:
-            compile_step(network)
-        if pack:
-            pack_weights(network)
+        speed_up(network, compile, pack)
         result = sweep(network, sizes, prompt_tokens, new_tokens, repeats=repeats, progress=True)
         print(result)
         print(json.dumps({"model": model, **asdict(result)}), flush=True)

@@ -14,8 +14,7 @@ from qwenlab.engine.generation import ended
 from qwenlab.engine.prefix import share
 from qwenlab.engine.request import Request, RequestOutput
 from qwenlab.engine.results import Stats
-from qwenlab.engine.scheduler import policy_of
-from qwenlab.errors import QwenlabError
+from qwenlab.evaluation.elsewhere import Elsewhere
 from qwenlab.evaluation.endpoints import Endpoints
 from qwenlab.evaluation.ray_actors import RayActors
 from qwenlab.model.model import Model
@@ -25,23 +24,17 @@ FREE_SHARE = 0.8  # of the free memory that is planned with; the rest is for oth
 logger = logging.getLogger(__name__)
 
 
-def prepare(model: Model | Endpoints | RayActors, requests: list[Request], strategy: str) -> Stats:
+def prepare(model: Model | Elsewhere, requests: list[Request], strategy: str) -> Stats:
     """Where a run is counted. Refuses what can't be done before anything is written: ValueError for
     a wrong strategy, EndpointError for a server that lacks something."""
-    if isinstance(model, RayActors):
-        policy_of(strategy)
+    if isinstance(model, Elsewhere):
+        model.prepare(requests, strategy)
         return Stats()
-    if not isinstance(model, Endpoints):
-        return Engine(model, 1, strategy=strategy).stats
-    if strategy != "continuous":
-        reason = "the server schedules for itself: expected continuous, or no endpoint"
-        raise QwenlabError(f"strategy is {strategy!r}, but {reason}")
-    model.prepare(requests)
-    return Stats()
+    return Engine(model, 1, strategy=strategy).stats
 
 
 def run_requests(
-    model: Model | Endpoints | RayActors,
+    model: Model | Elsewhere,
     requests: list[Request],
     rows: int,
     strategy: str,
@@ -97,7 +90,7 @@ def halve(engine: Engine) -> None:
     torch.cuda.empty_cache()
 
 
-def rows_that_fit(model: Model | Endpoints | RayActors, requests: list[Request]) -> int:
+def rows_that_fit(model: Model | Elsewhere, requests: list[Request]) -> int:
     """How many of the requests can run at once in the memory that is free now: 1 to 256. Logs it.
 
     Four fifths of that memory are divided by what the longest request takes at its worst moment, a
@@ -105,7 +98,7 @@ def rows_that_fit(model: Model | Endpoints | RayActors, requests: list[Request])
     `Endpoints`, which have memory of their own, 64 requests for each server; of `RayActors`, 64
     for each actor.
     """
-    if isinstance(model, Endpoints | RayActors):
+    if isinstance(model, Elsewhere):
         return model.rows
     longest = max(len(request.prompt) + request.max_tokens for request in requests)
     draws = any(request.params.temperature > 0 for request in requests)

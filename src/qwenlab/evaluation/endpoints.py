@@ -15,13 +15,11 @@ from typing import TypeVar
 
 from qwenlab.engine.request import Request, RequestOutput
 from qwenlab.engine.results import Stats
-from qwenlab.errors import failure
+from qwenlab.errors import QwenlabError, failure
 from qwenlab.evaluation.completion_server import EndpointError, Server, Unavailable
+from qwenlab.evaluation.elsewhere import Elsewhere
 from qwenlab.fingerprints import fingerprint
-from qwenlab.loading import CheckpointError, find_checkpoint, has_tokenizer, stop_ids
-from qwenlab.model.config import Config
 from qwenlab.text.tokenizer import FILE as TOKENIZER
-from qwenlab.text.tokenizer import Tokenizer
 
 ROWS = 64  # requests in flight at each server if the batch size is "auto"
 ATTEMPTS = 12  # in a row that fail before a server is given up: about four minutes
@@ -32,7 +30,7 @@ Value = TypeVar("Value")
 logger = logging.getLogger(__name__)
 
 
-class Endpoints:
+class Endpoints(Elsewhere):
     """Servers of one model that share the work. `evaluate`, `self_consistency` and `make_traces`
     take it in a model's place.
 
@@ -44,12 +42,7 @@ class Endpoints:
     def __init__(self, urls: Sequence[str], name: str | Path) -> None:
         if not urls:
             raise EndpointError("no endpoint, expected at least one")
-        self.folder = find_checkpoint(name, weights=False)
-        if not has_tokenizer(self.folder):
-            raise CheckpointError(f"{name}: no {TOKENIZER}, which is needed to make prompts")
-        self.config = Config.from_folder(self.folder)
-        self.tokenizer = Tokenizer.from_folder(self.folder, vocab_size=self.config.vocab_size)
-        self.stop_ids = stop_ids(self.folder, self.config, self.tokenizer)
+        super().__init__(name)
         self.servers = [Server(url, self.tokenizer, self.config.vocab_size) for url in urls]
         for server in self.servers:
             patiently(server, lambda server=server: server.introduce(str(name)))
@@ -75,9 +68,13 @@ class Endpoints:
         """The requests in flight if nobody names a number."""
         return ROWS * len(self.servers)
 
-    def prepare(self, requests: Sequence[Request]) -> None:
+    def prepare(self, requests: Sequence[Request], strategy: str) -> None:
         """Probes each server with one of the requests. Raises EndpointError, naming the server and
-        what it lacks, if it could answer them wrongly."""
+        what it lacks, if it could answer them wrongly, and QwenlabError for another strategy than
+        continuous."""
+        if strategy != "continuous":
+            reason = "the server schedules for itself: expected continuous, or no endpoint"
+            raise QwenlabError(f"strategy is {strategy!r}, but {reason}")
         asked = [request for request in requests if request.max_tokens > 0]
         if not asked:
             return

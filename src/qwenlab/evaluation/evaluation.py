@@ -18,10 +18,9 @@ from qwenlab.engine.request import RequestOutput
 from qwenlab.engine.results import Stats
 from qwenlab.errors import whole
 from qwenlab.evaluation.answering import prepare, rows_that_fit, run_requests
-from qwenlab.evaluation.endpoints import Endpoints
+from qwenlab.evaluation.elsewhere import Elsewhere
 from qwenlab.evaluation.grading import extract_answer, grade
 from qwenlab.evaluation.problems import Problem, opens_thinking, problem_prompts, problem_seeds
-from qwenlab.evaluation.ray_actors import RayActors
 from qwenlab.files import write_whole
 from qwenlab.fingerprints import counted, list_fingerprints, some_weights, taken_apart
 from qwenlab.model.model import Model
@@ -46,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 def evaluate(
-    model: Model | Endpoints | RayActors,
+    model: Model | Elsewhere,
     tokenizer: Tokenizer,
     problems: Sequence[Problem],
     *,
@@ -184,10 +183,10 @@ def graded_record(
     return record
 
 
-def identity(model: Model | Endpoints | RayActors, problems: Sequence[Problem]) -> dict[str, str]:
+def identity(model: Model | Elsewhere, problems: Sequence[Problem]) -> dict[str, str]:
     """Fingerprints of the weights and of the problems; of servers, what they are."""
     data = counted(len(problems), "problem", problem_fingerprints(problems)[-1])
-    if isinstance(model, Endpoints | RayActors):
+    if isinstance(model, Elsewhere):
         return {**model.identity(), "problems": data}
     return {"dtype": str(model.dtype), "weights": some_weights(model), "problems": data}
 

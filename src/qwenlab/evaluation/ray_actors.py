@@ -21,20 +21,11 @@ import torch
 
 from qwenlab.engine.request import Request, RequestOutput
 from qwenlab.engine.results import Stats
+from qwenlab.engine.scheduler import policy_of
 from qwenlab.errors import QwenlabError, failure, whole
+from qwenlab.evaluation.elsewhere import Elsewhere
 from qwenlab.fingerprints import some_weights
-from qwenlab.loading import (
-    CheckpointError,
-    find_checkpoint,
-    first_line,
-    has_tokenizer,
-    load,
-    load_with_tokenizer,
-    stop_ids,
-)
-from qwenlab.model.config import Config
-from qwenlab.text.tokenizer import FILE as TOKENIZER
-from qwenlab.text.tokenizer import Tokenizer
+from qwenlab.loading import first_line, load, load_with_tokenizer
 
 ROWS = 64  # at once in each actor if the batch size is "auto"
 # Nothing is sent to Ray's makers, and only its failures are printed.
@@ -59,7 +50,7 @@ class Loaded(NamedTuple):
     warnings: list[str]
 
 
-class RayActors:
+class RayActors(Elsewhere):
     """Processes that hold the model and share the work. `evaluate`, `self_consistency` and
     `make_traces` take it in a model's place.
 
@@ -84,12 +75,7 @@ class RayActors:
         self.size = whole(size, "actors", 1)
         whole(threads, "threads", 1)
         ray = imported_ray()
-        self.folder = find_checkpoint(name, weights=False)
-        if not has_tokenizer(self.folder):
-            raise CheckpointError(f"{name}: no {TOKENIZER}, which is needed to make prompts")
-        self.config = Config.from_folder(self.folder)
-        self.tokenizer = Tokenizer.from_folder(self.folder, vocab_size=self.config.vocab_size)
-        self.stop_ids = stop_ids(self.folder, self.config, self.tokenizer)
+        super().__init__(name)
         self.name = str(name)
         path = Path(name).expanduser()
         # the processes have other current folders
@@ -119,6 +105,10 @@ class RayActors:
     def rows(self) -> int:
         """The requests at once in each actor if nobody names a number."""
         return ROWS
+
+    def prepare(self, requests: Sequence[Request], strategy: str) -> None:
+        """Raises ValueError for a strategy that is not known."""
+        policy_of(strategy)
 
     def check_room(self, ray: ModuleType) -> None:
         """Raises RayError if the cluster has less than all actors need, which would wait for

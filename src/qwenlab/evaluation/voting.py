@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from qwenlab.evaluation.endpoints import Endpoints
+from qwenlab.evaluation.elsewhere import Elsewhere
 from qwenlab.evaluation.evaluation import Evaluation, evaluate, wilson
 from qwenlab.evaluation.grading import form_of, graded
 from qwenlab.evaluation.problems import Problem
-from qwenlab.evaluation.ray_actors import RayActors
 from qwenlab.evaluation.symbolic import VOTE_LIMIT, Budget
 from qwenlab.evaluation.values import Form
 from qwenlab.files import write_whole
@@ -73,7 +72,7 @@ def count_votes(groups: Sequence[str | None]) -> tuple[str | None, dict[str, int
 
 
 def self_consistency(
-    model: Model | Endpoints | RayActors,
+    model: Model | Elsewhere,
     tokenizer: Tokenizer,
     problems: Sequence[Problem],
     *,

@@ -18,7 +18,7 @@ from qwenlab.engine.request import RequestOutput
 from qwenlab.errors import QwenlabError, failure, flags, whole
 from qwenlab.evaluation.answering import prepare, run_requests
 from qwenlab.evaluation.answers import extract_answer
-from qwenlab.evaluation.endpoints import Endpoints
+from qwenlab.evaluation.elsewhere import Elsewhere
 from qwenlab.evaluation.evaluation import growing_problems, identity
 from qwenlab.evaluation.grading import grade
 from qwenlab.evaluation.problems import (
@@ -29,7 +29,6 @@ from qwenlab.evaluation.problems import (
     problem_seeds,
     records,
 )
-from qwenlab.evaluation.ray_actors import RayActors
 from qwenlab.model.model import Model
 from qwenlab.run_folder import TEXT, WHOLE, RunFolder, RunFolderError
 from qwenlab.text.chat_template import CLOSE, OPEN
@@ -212,7 +211,7 @@ def answer_end(model: Model, tokenizer: Tokenizer, plain: bool) -> int:
 
 
 def make_traces(
-    model: Model | Endpoints | RayActors,
+    model: Model | Elsewhere,
     tokenizer: Tokenizer,
     problems: Sequence[Problem],
     folder: str | Path,
